@@ -1,0 +1,100 @@
+#pragma once
+
+#include <sys/types.h>
+#include <time.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+#include "policy/rel_path.h"
+#include "policy/zones.h"
+
+namespace okcvm::fusefs {
+
+/// Who asks: permissions are checked against it, new files belong to it.
+struct Caller {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  std::vector<gid_t> groups;  // supplementary
+};
+
+enum class FileType : std::uint8_t { kFile, kDirectory, kSymlink, kOther };
+
+struct FileInfo {
+  std::string name;  // last component, bytes
+  FileType type = FileType::kOther;
+  mode_t mode = 0;  // with the type bits
+  uid_t uid = 0;
+  gid_t gid = 0;
+  std::uint64_t size = 0;
+  timespec modified{};
+  std::uint64_t inode = 0;
+};
+
+/// What `info` says of the writable zones [S3]. All zero while nothing was written.
+struct WorkspaceInfo {
+  std::uint64_t files = 0;
+  std::uint64_t directories = 0;
+  std::uint64_t bytes = 0;
+  timespec last_modified{};
+  bool materialized = false;  // the backing folder exists
+};
+
+/// A file on its way in: written to a nameless or hidden file beside its place, then put there in one step.
+/// Dropped without publish(), it leaves nothing behind.
+class IncomingFile {
+ public:
+  virtual ~IncomingFile() = default;
+  /// Where the bytes go (a blocking regular file opened for writing). Owned by this object.
+  virtual int descriptor() const = 0;
+  /// Puts the file in place, replacing what is there or, when it was opened as kUnique, under the first free
+  /// name. Answers the path it got. The kernel's caches know it when this returns.
+  virtual Result<RelPath> publish() = 0;
+};
+
+enum class IfExists : std::uint8_t {
+  kReplace,
+  kFail,    // already_exists
+  kUnique,  // "report.pdf" becomes "report (1).pdf"
+};
+
+/// The driver's operations by path instead of node, for requests that do not come through the kernel. Same zone
+/// rules, same change record, same laziness; permissions as the kernel would check them. Symbolic links are
+/// followed in parents and at the end (except where said) as long as they are contained, else
+/// `path_traversal_blocked`. Kernel caches are invalidated where something changed. Thread-safe.
+class Files {
+ public:
+  virtual ~Files() = default;
+
+  /// Of the link itself when `follow` is false.
+  virtual Result<FileInfo> stat(const Caller& caller, const RelPath& path, bool follow = true) = 0;
+  /// Sorted by name. An unwritten zone is empty, not an error.
+  virtual Result<std::vector<FileInfo>> list(const Caller& caller, const RelPath& path) = 0;
+  /// A readable descriptor of a regular file, positioned at its start. Never blocks on a FIFO.
+  virtual Result<FileDescriptor> open(const Caller& caller, const RelPath& path) = 0;
+  virtual Result<std::string> read_link(const Caller& caller, const RelPath& path) = 0;
+  /// The path after following every link [S2]; `must_exist` false lets the last component be absent.
+  virtual Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) = 0;
+
+  /// Starts a file at `path`; missing parents are made (0755, the caller's) when it is published.
+  /// `check` is called with the entry's FileInfo (or nullptr) under the same hold that publishes; an Error from
+  /// it cancels (if_match).
+  virtual Result<std::unique_ptr<IncomingFile>> create(
+      const Caller& caller, const RelPath& path, mode_t mode, IfExists if_exists,
+      std::function<Result<void>(const FileInfo*)> check = nullptr) = 0;
+  virtual Result<void> make_directories(const Caller& caller, const RelPath& path, mode_t mode) = 0;
+  /// A file or link, or an empty directory; with `recursive` a whole tree. Zone directories themselves stay.
+  virtual Result<void> remove(const Caller& caller, const RelPath& path, bool recursive) = 0;
+  /// Removes everything in a zone (reset). Files open in it stay usable by their descriptors.
+  virtual Result<void> empty_zone(Zone zone) = 0;
+
+  virtual Result<WorkspaceInfo> info() = 0;
+};
+
+}  // namespace okcvm::fusefs
