@@ -64,9 +64,9 @@ enum class IfExists : std::uint8_t {
   kUnique,  // "report.pdf" becomes "report (1).pdf"
 };
 
-/// The driver's operations by path instead of node, for requests that do not come through the kernel. Same zone
-/// rules, same change record, same laziness; permissions as the kernel would check them. Symbolic links are
-/// followed in parents and at the end (except where said) as long as they are contained, else
+/// The driver's operations by path instead of node, for requests that do not come through the kernel. Same
+/// zone rules, same change record, same laziness; permissions as the kernel would check them. Symbolic links
+/// are followed in parents and at the end (except where said) as long as they are contained, else
 /// `path_traversal_blocked`. Kernel caches are invalidated where something changed. Thread-safe.
 class Files {
  public:
@@ -83,8 +83,8 @@ class Files {
   virtual Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) = 0;
 
   /// Starts a file at `path`; missing parents are made (0755, the caller's) when it is published.
-  /// `check` is called with the entry's FileInfo (or nullptr) under the same hold that publishes; an Error from
-  /// it cancels (if_match).
+  /// `check` is called with the entry's FileInfo (or nullptr) under the same hold that publishes; an Error
+  /// from it cancels (if_match).
   virtual Result<std::unique_ptr<IncomingFile>> create(
       const Caller& caller, const RelPath& path, mode_t mode, IfExists if_exists,
       std::function<Result<void>(const FileInfo*)> check = nullptr) = 0;

@@ -29,22 +29,24 @@ struct Skill {
   FileDescriptor directory;  // O_RDONLY | O_DIRECTORY
 };
 
-/// All that a mount needs to know. Paths are absolute and belong to the host; none is ever shown to a session.
+/// All that a mount needs to know. Paths are absolute and belong to the host; none is ever shown to a
+/// session.
 struct MountConfig {
   SessionId id;
-  std::filesystem::path mount_point;   // made if absent (then removed by unmount); must be empty
-  std::filesystem::path workspace;     // <state-dir>/workspaces/<id>; its parent exists, it may not (laziness)
-  std::filesystem::path runtime_dir;   // <run-dir>/sessions: where the state that outlives the daemon is kept
+  std::filesystem::path mount_point;  // made if absent (then removed by unmount); must be empty
+  std::filesystem::path workspace;    // <state-dir>/workspaces/<id>; its parent exists, it may not (laziness)
+  std::filesystem::path runtime_dir;  // <run-dir>/sessions: where the state that outlives the daemon is kept
   uid_t owner_uid = 0;
   gid_t owner_gid = 0;
   mode_t root_mode = 0700;
   timespec created_at{};
   Passthrough passthrough = Passthrough::kAuto;
-  bool record_changes = true;          // off: no snapshots will be taken of this session
+  bool file_handles = true;    // off: keep a descriptor open for every node (for tests; slower, unbounded)
+  bool record_changes = true;  // off: no snapshots will be taken of this session
   std::vector<std::string> symlink_host_roots;
   std::vector<Skill> skills;
-  FileDescriptor workdir;              // O_RDONLY | O_DIRECTORY of the bound workdir, if any
-  std::string metadata;                // the bytes of .metadata.json
+  FileDescriptor workdir;  // O_RDONLY | O_DIRECTORY of the bound workdir, if any
+  std::string metadata;    // the bytes of .metadata.json
   std::function<void(std::string_view operation, const RelPath& path, int errno_value)> on_denial;
 };
 
@@ -56,29 +58,29 @@ struct MountStatistics {
     std::uint64_t nanoseconds = 0;            // total time to answer
     std::array<std::uint64_t, 24> latency{};  // latency[i]: answered within 2^i microseconds (not cumulative)
   };
-  std::vector<Operation> operations;                              // those with a count
-  std::vector<std::pair<int, std::uint64_t>> errors;              // by errno
-  std::uint64_t denials = 0;                                      // EROFS, EPERM and EXDEV of our own rules
-  std::uint64_t nodes = 0;                                        // inodes that the kernel knows
+  std::vector<Operation> operations;                  // those with a count
+  std::vector<std::pair<int, std::uint64_t>> errors;  // by errno
+  std::uint64_t denials = 0;                          // EROFS, EPERM and EXDEV of our own rules
+  std::uint64_t nodes = 0;                            // inodes that the kernel knows
   std::uint64_t open_files = 0;
-  std::uint64_t open_directories = 0;                             // descriptors in the directory cache
-  bool passthrough = false;                                       // in use
-  std::uint32_t protocol_minor = 0;                               // of the kernel, FUSE 7.x
-  bool survives_daemon = false;                                   // the kernel can resend (DESIGN section 7)
-  std::chrono::system_clock::time_point last_used{};              // at a granularity of about a second
+  std::uint64_t open_directories = 0;                 // descriptors in the directory cache
+  bool passthrough = false;                           // in use
+  std::uint32_t protocol_minor = 0;                   // of the kernel, FUSE 7.x
+  bool survives_daemon = false;                       // the kernel can resend (DESIGN section 7)
+  std::chrono::system_clock::time_point last_used{};  // at a granularity of about a second
 };
 
 /// One session's file system: the mount, its request loop and the state behind it. Thread-safe.
 /// Nothing here is a singleton; a daemon holds as many as it has sessions.
 class SessionMount {
  public:
-  /// Mounts and serves. `busy` if the mount point is in use or not empty, `not_found` if its parent is missing,
-  /// `forbidden` if /dev/fuse cannot be used.
+  /// Mounts and serves. `busy` if the mount point is in use or not empty, `not_found` if its parent is
+  /// missing, `forbidden` if /dev/fuse cannot be used.
   static Result<std::unique_ptr<SessionMount>> mount(MountConfig config);
 
   /// Takes over a live mount whose daemon is gone: `device` is its /dev/fuse descriptor and runtime_dir holds
-  /// its state (DESIGN section 7). Calls that were pending complete. `corrupt` if the state is not usable; then
-  /// nothing has been done and the caller detaches the mount and mounts anew.
+  /// its state (DESIGN section 7). Calls that were pending complete. `corrupt` if the state is not usable;
+  /// then nothing has been done and the caller detaches the mount and mounts anew.
   static Result<std::unique_ptr<SessionMount>> take_over(MountConfig config, FileDescriptor device);
 
   /// Unmounts unless already unmounted or abandoned, and ends the request loop.
@@ -117,8 +119,9 @@ class SessionMount {
     virtual ~Hold() = default;
     /// Cuts while holding.
     virtual ChangeSet cut_changes() = 0;
-    /// The workspace was changed behind the driver: every cached name, attribute, listing and link of the
-    /// writable zones becomes stale in the kernel before this returns. `changed` lists what was touched.
+    /// The workspace was changed behind the driver; `changed` lists every path that was touched. What the
+    /// kernel remembers of them is stale before this object's destructor returns (only then can requests that
+    /// were held back go on, and the kernel may need that to forget).
     virtual void invalidate(const std::vector<RelPath>& changed) = 0;
   };
   virtual std::unique_ptr<Hold> hold() = 0;
@@ -135,8 +138,8 @@ class SessionMount {
   virtual MountStatistics statistics() const = 0;
 };
 
-/// Detaches every mount of type fuse.okcvm directly below `mount_root` that no live daemon serves and `is_ours`
-/// accepts, and removes its mount point. Returns the names detached ("okcvm-12ab34cd").
+/// Detaches every mount of type fuse.okcvm directly below `mount_root` that no live daemon serves and
+/// `is_ours` accepts, and removes its mount point. Returns the names detached ("okcvm-12ab34cd").
 std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_root,
                                              const std::function<bool(std::string_view name)>& is_ours);
 

@@ -35,16 +35,26 @@ struct ErrnoRow {
 };
 
 constexpr std::array kErrnos{
-    ErrnoRow{EINVAL, Code::kInvalidRequest},  ErrnoRow{ENAMETOOLONG, Code::kInvalidRequest},
-    ErrnoRow{ENOTDIR, Code::kInvalidRequest}, ErrnoRow{EISDIR, Code::kInvalidRequest},
-    ErrnoRow{EFBIG, Code::kInvalidRequest},   ErrnoRow{EXDEV, Code::kInvalidRequest},
-    ErrnoRow{ELOOP, Code::kInvalidRequest},   ErrnoRow{ENOENT, Code::kNotFound},
-    ErrnoRow{ENODATA, Code::kNotFound},       ErrnoRow{ESTALE, Code::kNotFound},
-    ErrnoRow{EEXIST, Code::kAlreadyExists},   ErrnoRow{ENOTEMPTY, Code::kAlreadyExists},
-    ErrnoRow{EROFS, Code::kReadOnly},         ErrnoRow{EACCES, Code::kForbidden},
-    ErrnoRow{EPERM, Code::kForbidden},        ErrnoRow{EBUSY, Code::kBusy},
-    ErrnoRow{ETXTBSY, Code::kBusy},           ErrnoRow{EDQUOT, Code::kQuotaExceeded},
-    ErrnoRow{ENOSPC, Code::kNoSpace},         ErrnoRow{EUCLEAN, Code::kCorrupt},
+    ErrnoRow{EINVAL, Code::kInvalidRequest},
+    ErrnoRow{ENAMETOOLONG, Code::kInvalidRequest},
+    ErrnoRow{ENOTDIR, Code::kInvalidRequest},
+    ErrnoRow{EISDIR, Code::kInvalidRequest},
+    ErrnoRow{EFBIG, Code::kInvalidRequest},
+    ErrnoRow{EXDEV, Code::kInvalidRequest},
+    ErrnoRow{ELOOP, Code::kInvalidRequest},
+    ErrnoRow{ENOENT, Code::kNotFound},
+    ErrnoRow{ENODATA, Code::kNotFound},
+    ErrnoRow{ESTALE, Code::kNotFound},
+    ErrnoRow{EEXIST, Code::kAlreadyExists},
+    ErrnoRow{ENOTEMPTY, Code::kAlreadyExists},
+    ErrnoRow{EROFS, Code::kReadOnly},
+    ErrnoRow{EACCES, Code::kForbidden},
+    ErrnoRow{EPERM, Code::kForbidden},
+    ErrnoRow{EBUSY, Code::kBusy},
+    ErrnoRow{ETXTBSY, Code::kBusy},
+    ErrnoRow{EDQUOT, Code::kQuotaExceeded},
+    ErrnoRow{ENOSPC, Code::kNoSpace},
+    ErrnoRow{EUCLEAN, Code::kCorrupt},
     ErrnoRow{EOPNOTSUPP, Code::kInvalidRequest},
 };
 
@@ -60,14 +70,19 @@ CodeText text_of(Code code) {
   return row_of(code).text;
 }
 
-Error Error::from_errno(int errno_value, std::string_view what, std::string path) {
+Error Error::plain(int errno_value) {
   Code code = Code::kInternal;
   for (const auto& row : kErrnos)
     if (row.errno_value == errno_value) code = row.code;
-  // The request path makes these often and throws the text away: the text stays short and is built once.
-  std::string message(what);
-  message.append(": ").append(::strerrordesc_np(errno_value) ? ::strerrordesc_np(errno_value) : "error");
-  return Error{code, errno_value, std::move(message), std::move(path)};
+  return Error{code, errno_value, {}, {}};
+}
+
+Error Error::from_errno(int errno_value, std::string_view what, std::string path) {
+  Error error = plain(errno_value);
+  const char* description = ::strerrordesc_np(errno_value);
+  error.message.append(what).append(": ").append(description ? description : "error");
+  error.path = std::move(path);
+  return error;
 }
 
 Error Error::of(Code code, std::string message, std::string path) {

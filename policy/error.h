@@ -44,6 +44,8 @@ struct Error {
 
   /// A failed system call: the code follows from the errno (ENOSPC: no_space, EDQUOT: quota_exceeded, ...).
   static Error from_errno(int errno_value, std::string_view what, std::string path = {});
+  /// The same without any text, for the request path, where the kernel only takes the errno.
+  static Error plain(int errno_value);
   /// A refusal by one of our own rules: the errno follows from the code.
   static Error of(Code code, std::string message, std::string path = {});
 };
@@ -59,6 +61,9 @@ inline Unexpected fail(Code code, std::string message, std::string path = {}) {
 }
 inline Unexpected fail_errno(int errno_value, std::string_view what, std::string path = {}) {
   return Unexpected(Error::from_errno(errno_value, what, std::move(path)));
+}
+inline Unexpected fail_errno(int errno_value) {
+  return Unexpected(Error::plain(errno_value));
 }
 inline Unexpected fail(Error error) {
   return Unexpected(std::move(error));

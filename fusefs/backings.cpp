@@ -1,0 +1,121 @@
+#include "fusefs/backings.h"
+
+#include "fusefs/protocol.h"
+
+namespace okcvm::fusefs {
+
+void Backings::start(int device, bool passthrough) {
+  MutexLock lock(mutex_);
+  device_ = device;
+  passthrough_ = passthrough;
+}
+
+void Backings::settle() {
+  MutexLock lock(mutex_);
+  for (const auto& [id, backing_id] : nodes_.unused_backings()) {
+    nodes_.set_backing(id, 0);
+    give_back(backing_id);
+  }
+}
+
+Result<Backings::Use> Backings::opened(NodeId id, bool writes,
+                                       const std::function<Result<FileDescriptor>(bool&)>& open_file) {
+  MutexLock lock(mutex_);
+  const OpenState before = nodes_.open_state(id);
+  if (before.backing_id) {
+    if (const auto kept = kept_at_.find(id.value); kept != kept_at_.end()) {
+      kept_.erase(kept->second);
+      kept_at_.erase(kept);
+    }
+    nodes_.opened(id, writes);
+    return Use{before.backing_id, nullptr};
+  }
+  auto& held = files_[id.value];
+  if (before.opens && held) {
+    nodes_.opened(id, writes);
+    return Use{0, held};
+  }
+  bool may_pass = passthrough_;
+  auto file = open_file(may_pass);
+  if (!file) {
+    if (!before.opens) files_.erase(id.value);
+    return fail(file.error());
+  }
+  if (may_pass && !before.opens) {
+    const protocol::BackingMap map{file->get(), 0, 0};
+    // Where the kernel will not have this file (stacked file systems), reads and writes come to us.
+    if (const int backing_id = ::ioctl(device_, protocol::kBackingOpen, &map); backing_id > 0) {
+      files_.erase(id.value);
+      nodes_.set_backing(id, backing_id);
+      nodes_.opened(id, writes);
+      return Use{backing_id, nullptr};
+    }
+  }
+  held = std::make_shared<FileDescriptor>(std::move(*file));
+  nodes_.opened(id, writes);
+  return Use{0, held};
+}
+
+void Backings::closed(NodeId id, bool writes, bool keep) {
+  std::shared_ptr<FileDescriptor> last;  // closed after the lock is released
+  MutexLock lock(mutex_);
+  const OpenState state = nodes_.closed(id, writes);
+  if (state.opens) return;
+  if (const auto found = files_.find(id.value); found != files_.end()) {
+    last = std::move(found->second);
+    files_.erase(found);
+  }
+  if (!state.backing_id) return;
+  if (!keep) return drop_unused_locked(id);
+  if (!kept_at_.contains(id.value)) kept_at_[id.value] = kept_.insert(kept_.end(), id);
+  if (kept_.size() > kKept) drop_unused_locked(kept_.front());
+}
+
+std::shared_ptr<FileDescriptor> Backings::file(NodeId id) const {
+  MutexLock lock(mutex_);
+  const auto found = files_.find(id.value);
+  return found == files_.end() ? nullptr : found->second;
+}
+
+void Backings::remember_file(NodeId id, std::shared_ptr<FileDescriptor> file) {
+  MutexLock lock(mutex_);
+  if (nodes_.open_state(id).opens) files_[id.value] = std::move(file);
+}
+
+void Backings::drop_unused(NodeId id) {
+  MutexLock lock(mutex_);
+  drop_unused_locked(id);
+}
+
+void Backings::drop_all_unused() {
+  MutexLock lock(mutex_);
+  while (!kept_.empty()) drop_unused_locked(kept_.front());
+}
+
+void Backings::drop_unused_locked(NodeId id) {
+  if (const auto kept = kept_at_.find(id.value); kept != kept_at_.end()) {
+    kept_.erase(kept->second);
+    kept_at_.erase(kept);
+  }
+  const OpenState state = nodes_.open_state(id);
+  if (state.opens || !state.backing_id) return;
+  nodes_.set_backing(id, 0);
+  give_back(state.backing_id);
+}
+
+void Backings::forgotten(NodeId id, std::int32_t backing_id) {
+  MutexLock lock(mutex_);
+  if (const auto kept = kept_at_.find(id.value); kept != kept_at_.end()) {
+    kept_.erase(kept->second);
+    kept_at_.erase(kept);
+  }
+  files_.erase(id.value);
+  if (backing_id) give_back(backing_id);
+}
+
+void Backings::give_back(std::int32_t backing_id) {
+  const auto id = static_cast<std::uint32_t>(backing_id);
+  ::ioctl(device_, protocol::kBackingClose, &id);
+}
+
+}  // namespace okcvm::fusefs

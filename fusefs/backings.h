@@ -1,0 +1,64 @@
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <unordered_map>
+
+#include "fusefs/node_table.h"
+#include "fusefs/types.h"
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+#include "policy/thread_annotations.h"
+
+namespace okcvm::fusefs {
+
+/// The open backing files of inodes: registered with the kernel for passthrough (a backing id), or held here
+/// where reads and writes come to us. All opens of one inode are of one kind while any is open (the kernel
+/// answers EIO otherwise). A backing id is kept a while after the last close, for the next open. Thread-safe.
+class Backings {
+ public:
+  /// `device` is the mount's /dev/fuse descriptor, -1 until it is known; it stays open as long as this
+  /// object.
+  explicit Backings(NodeTable& nodes) : nodes_(nodes) {}
+
+  void start(int device, bool passthrough) EXCLUDES(mutex_);
+  /// After a take-over: keeps the backing ids of open inodes, gives back the others.
+  void settle() EXCLUDES(mutex_);
+
+  struct Use {
+    std::int32_t backing_id = 0;           // 0: not passed through
+    std::shared_ptr<FileDescriptor> file;  // then the file itself
+  };
+  /// Counts an open. `open_file` is called when the inode's backing file is not at hand; `may_pass` tells
+  /// whether this file may be passed through at all.
+  Result<Use> opened(NodeId id, bool writes,
+                     const std::function<Result<FileDescriptor>(bool& may_pass)>& open_file) EXCLUDES(mutex_);
+  /// Counts a close; `keep` false gives the backing id back at once.
+  void closed(NodeId id, bool writes, bool keep) EXCLUDES(mutex_);
+
+  /// The file of an inode that is open without passthrough; null if there is none.
+  std::shared_ptr<FileDescriptor> file(NodeId id) const EXCLUDES(mutex_);
+  void remember_file(NodeId id, std::shared_ptr<FileDescriptor> file) EXCLUDES(mutex_);
+
+  /// Gives back the backing id of an inode unless it is open.
+  void drop_unused(NodeId id) EXCLUDES(mutex_);
+  void drop_all_unused() EXCLUDES(mutex_);
+  /// The node is gone.
+  void forgotten(NodeId id, std::int32_t backing_id) EXCLUDES(mutex_);
+
+ private:
+  static constexpr std::size_t kKept = 256;
+  void give_back(std::int32_t backing_id);
+  void drop_unused_locked(NodeId id) REQUIRES(mutex_);
+
+  NodeTable& nodes_;
+  int device_ = -1;
+  bool passthrough_ = false;
+  mutable Mutex mutex_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<FileDescriptor>> files_ GUARDED_BY(mutex_);
+  std::list<NodeId> kept_ GUARDED_BY(mutex_);  // unused backing ids, longest unused first
+  std::unordered_map<std::uint64_t, std::list<NodeId>::iterator> kept_at_ GUARDED_BY(mutex_);
+};
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,42 @@
+#include "fusefs/caller_rights.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace okcvm::fusefs {
+
+Request request_of(const Caller& caller) {
+  Request request;
+  request.uid = caller.uid;
+  request.gid = caller.gid;
+  request.kill_privileges = caller.uid != 0;
+  return request;
+}
+
+bool may(const Caller& caller, const struct stat& status, unsigned wanted) {
+  if (caller.uid == 0) return true;
+  const bool in_group = status.st_gid == caller.gid || std::find(caller.groups.begin(), caller.groups.end(),
+                                                                 status.st_gid) != caller.groups.end();
+  const unsigned bits = caller.uid == status.st_uid ? status.st_mode >> 6
+                        : in_group                  ? status.st_mode >> 3
+                                                    : status.st_mode;
+  return (bits & wanted) == wanted;
+}
+
+bool may_remove(const Caller& caller, const struct stat& directory, const struct stat& entry) {
+  if (!may(caller, directory, W_OK | X_OK)) return false;
+  return !(directory.st_mode & S_ISVTX) || caller.uid == 0 || caller.uid == directory.st_uid ||
+         caller.uid == entry.st_uid;
+}
+
+Unexpected explained(const Error& error, const RelPath& path) {
+  Error told = error;
+  if (told.message.empty()) told.message = Error::from_errno(error.errno_value, "the request failed").message;
+  if (told.errno_value == EROFS)
+    told.message = "this part of the session is read-only; write to outputs/ or temp/";
+  if (told.path.empty()) told.path = path.text();
+  return fail(std::move(told));
+}
+
+}  // namespace okcvm::fusefs

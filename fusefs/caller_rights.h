@@ -1,0 +1,22 @@
+#pragma once
+
+#include <sys/stat.h>
+
+#include "fusefs/files.h"
+#include "fusefs/types.h"
+
+namespace okcvm::fusefs {
+
+/// What default_permissions lets the kernel check for requests that come through it (path_resolution(7)).
+/// `wanted` is made of R_OK, W_OK and X_OK.
+bool may(const Caller& caller, const struct stat& status, unsigned wanted);
+
+/// The sticky bit lets only the owners remove or replace in a directory (unlink(2)).
+bool may_remove(const Caller& caller, const struct stat& directory, const struct stat& entry);
+
+Request request_of(const Caller& caller);
+
+/// An error of the driver with words for a person: what to do, at the path that was asked for.
+Unexpected explained(const Error& error, const RelPath& path);
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,222 @@
+#include "fusefs/change_log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace okcvm::fusefs {
+
+struct ChangeLog::Header {
+  std::uint64_t magic;
+  std::atomic<std::uint64_t> start;  // everything before it was retired; positions only grow
+  std::atomic<std::uint64_t> end;    // records beyond it are not there
+  std::uint64_t base;                // position of the first byte that follows this header
+  std::atomic<std::uint32_t> epoch;
+  std::atomic<std::uint32_t> rescan;  // 0: no; else the epoch in which track was lost
+  std::array<char, 96> reason;
+};
+
+namespace {
+
+constexpr std::uint64_t kMagic = 0x6f6b63766d636c01;  // "okcvmcl", version 1
+constexpr std::size_t kHeaderSize = 256;
+constexpr std::size_t kMaxLog = 256u << 20;  // past that one full comparison is cheaper than a replay
+
+struct RecordHead {
+  std::uint32_t size;  // of the whole record
+  std::uint16_t path_size;
+  std::uint16_t target_size;
+  ChangeKind kind;
+};
+
+bool write_all(int fd, const std::byte* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t written = ::write(fd, data, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    data += written;
+    size -= static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+bool sync_folder(const std::filesystem::path& folder) {
+  const FileDescriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return directory && ::fsync(directory.get()) == 0;
+}
+
+}  // namespace
+
+Result<ChangeLog> ChangeLog::open(Config config) {
+  bool is_new = false;
+  auto region = SharedRegion::open(config.live, kHeaderSize + kMaxLog, is_new);
+  if (!region) return fail(region.error());
+  if (config.adopt && is_new) return fail_errno(EUCLEAN, "the change record of the session is missing");
+  if (!config.adopt) region->shrink(0);
+  if (auto ready = region->reserve(kHeaderSize); !ready) return fail(ready.error());
+
+  ChangeLog log(std::move(config), std::move(*region));
+  Header& header = log.header();
+  MutexLock lock(log.mutex_);
+  if (log.config_.adopt) {
+    if (header.magic != kMagic || header.end < header.start || header.start < header.base ||
+        header.end - header.base > kMaxLog)
+      return fail_errno(EUCLEAN, "the change record of the session is damaged");
+    if (auto ready = log.region_.reserve(kHeaderSize + (header.end - header.base)); !ready)
+      return fail(ready.error());
+    log.resting_exists_ = std::filesystem::exists(log.config_.resting);
+    return log;
+  }
+  std::memset(log.region_.data(), 0, kHeaderSize);
+  header.epoch = 1;
+  if (!log.load_resting() && log.config_.workspace_exists)
+    log.set_reason("the last stop of the host or the daemon was not a clean one");
+  header.magic = kMagic;
+  return log;
+}
+
+ChangeLog::ChangeLog(ChangeLog&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
+    : config_(std::move(other.config_)),
+      region_(std::move(other.region_)),
+      resting_exists_(other.resting_exists_) {}
+
+ChangeLog::Header& ChangeLog::header() const {
+  return *reinterpret_cast<Header*>(region_.data());
+}
+
+std::uint32_t ChangeLog::epoch() const {
+  return header().epoch.load(std::memory_order_relaxed);
+}
+
+void ChangeLog::record(ChangeKind kind, const RelPath& path, const RelPath& target) {
+  if (!config_.enabled) return;
+  MutexLock lock(mutex_);
+  wake();
+  append(kind, path.text(), target.text());
+}
+
+void ChangeLog::append(ChangeKind kind, std::string_view path, std::string_view target) {
+  Header& state = header();
+  if (state.rescan == state.epoch) return;  // everything will be compared anyway
+  RecordHead head{};
+  head.path_size = static_cast<std::uint16_t>(path.size());
+  head.target_size = static_cast<std::uint16_t>(target.size());
+  head.kind = kind;
+  head.size = static_cast<std::uint32_t>((sizeof head + path.size() + target.size() + 7) / 8 * 8);
+  const std::uint64_t end = state.end.load(std::memory_order_relaxed);
+  const std::size_t offset = kHeaderSize + (end - state.base);
+  if (offset + head.size > region_.size() || !region_.reserve(offset + head.size))
+    return set_reason("the record of changes grew too long");
+  std::byte* out = region_.data() + offset;
+  std::memcpy(out, &head, sizeof head);
+  std::memcpy(out + sizeof head, path.data(), path.size());
+  std::memcpy(out + sizeof head + path.size(), target.data(), target.size());
+  state.end.store(end + head.size, std::memory_order_release);
+}
+
+void ChangeLog::lose_track(std::string_view reason) {
+  if (!config_.enabled) return;
+  MutexLock lock(mutex_);
+  wake();
+  set_reason(reason);
+}
+
+void ChangeLog::set_reason(std::string_view reason) {
+  Header& state = header();
+  state.reason.fill('\0');
+  reason.copy(state.reason.data(), state.reason.size() - 1);
+  state.rescan.store(state.epoch, std::memory_order_release);
+}
+
+/// The first change after a mount: the resting log is no longer the truth, and a crash of the host must find
+/// it gone.
+void ChangeLog::wake() {
+  if (!resting_exists_) return;
+  if (::unlink(config_.resting.c_str()) != 0 && errno != ENOENT) return;
+  if (sync_folder(config_.resting.parent_path())) resting_exists_ = false;
+}
+
+ChangeSet ChangeLog::cut() {
+  ChangeSet set;
+  MutexLock lock(mutex_);
+  Header& state = header();
+  set.end = state.end;
+  if (state.rescan) {
+    set.rescan = true;
+    set.rescan_reason = state.reason.data();
+  }
+  const std::byte* at = region_.data() + kHeaderSize + (state.start - state.base);
+  const std::byte* const end = region_.data() + kHeaderSize + (state.end - state.base);
+  while (at < end) {
+    RecordHead head;
+    std::memcpy(&head, at, sizeof head);
+    const char* text = reinterpret_cast<const char*>(at + sizeof head);
+    auto path = RelPath::parse({text, head.path_size});
+    auto target = RelPath::parse({text + head.path_size, head.target_size});
+    if (path && target) set.changes.push_back({head.kind, std::move(*path), std::move(*target)});
+    at += head.size;
+  }
+  if (state.epoch.fetch_add(1) + 1 == 0) state.epoch = 1;
+  return set;
+}
+
+void ChangeLog::retire(const ChangeSet& changes) {
+  if (!config_.enabled) return;
+  MutexLock lock(mutex_);
+  Header& state = header();
+  state.start = std::clamp(changes.end, state.start.load(), state.end.load());
+  // Track lost after the cut stays lost: only an older reason is answered by this snapshot.
+  if (changes.rescan && state.rescan != state.epoch) state.rescan = 0;
+  if (state.start != state.end) return;
+  // Nothing is left: the next record goes to the front again. `base` moves last among positions that are
+  // equal.
+  state.base = state.start;
+  region_.shrink(kHeaderSize);
+}
+
+// -- Between mounts
+// -------------------------------------------------------------------------------------------
+
+Result<void> ChangeLog::rest() {
+  if (!config_.enabled) return {};
+  MutexLock lock(mutex_);
+  Header& state = header();
+  if (state.rescan) return {};  // without a file the next mount asks for the full comparison by itself
+  if (resting_exists_) return {};
+  const auto folder = config_.resting.parent_path();
+  std::error_code ignored;
+  std::filesystem::create_directories(folder, ignored);
+  const auto draft = folder / ("." + config_.resting.filename().string());
+  const FileDescriptor file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file) return fail_errno(errno, "cannot keep the change record");
+  const std::byte* records = region_.data() + kHeaderSize + (state.start - state.base);
+  const auto* magic = reinterpret_cast<const std::byte*>(&kMagic);
+  if (!write_all(file.get(), magic, sizeof kMagic) ||
+      !write_all(file.get(), records, state.end - state.start) || ::fsync(file.get()) != 0 ||
+      ::rename(draft.c_str(), config_.resting.c_str()) != 0 || !sync_folder(folder))
+    return fail_errno(errno, "cannot keep the change record");
+  resting_exists_ = true;
+  return {};
+}
+
+bool ChangeLog::load_resting() {
+  const FileDescriptor file(::open(config_.resting.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file) return false;
+  struct stat status {};
+  std::uint64_t magic = 0;
+  if (::fstat(file.get(), &status) != 0 || ::read(file.get(), &magic, sizeof magic) != sizeof magic ||
+      magic != kMagic)
+    return false;
+  const std::size_t size = static_cast<std::size_t>(status.st_size) - sizeof magic;
+  if (size > kMaxLog || !region_.reserve(kHeaderSize + size)) return false;
+  if (::read(file.get(), region_.data() + kHeaderSize, size) != static_cast<ssize_t>(size)) return false;
+  header().end = size;
+  resting_exists_ = true;
+  return true;
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+
+#include "fusefs/shared_region.h"
+#include "policy/change_set.h"
+#include "policy/thread_annotations.h"
+
+namespace okcvm::fusefs {
+
+/// The record of what changed since the last snapshot, kept where a crash of the daemon cannot lose it. A
+/// record counts once the end of the log is moved past it, so a torn last one is never seen. Thread-safe.
+///
+/// Between mounts the log rests in a file of the state directory. That file is removed, durably, before the
+/// first change of the next mount: a host that stops without warning leaves a workspace without a log, and
+/// then the next cut asks for a full comparison.
+class ChangeLog {
+ public:
+  struct Config {
+    std::filesystem::path live;     // in the run directory
+    std::filesystem::path resting;  // in the state directory
+    bool enabled = true;
+    bool adopt = false;             // take over what a dead daemon left at `live`
+    bool workspace_exists = false;  // without any log, an existing workspace has unknown changes
+  };
+  static Result<ChangeLog> open(Config config);
+  ChangeLog(ChangeLog&&) noexcept;
+
+  bool enabled() const { return config_.enabled; }
+  /// Changes with every cut; never 0. A node that was recorded in this epoch need not be recorded again.
+  std::uint32_t epoch() const;
+
+  /// Must be called before the change is made: a crash between the two only costs a needless look.
+  void record(ChangeKind kind, const RelPath& path, const RelPath& target = {}) EXCLUDES(mutex_);
+  /// A change that cannot be named: the next cut asks for a full comparison.
+  void lose_track(std::string_view reason) EXCLUDES(mutex_);
+
+  /// Everything recorded and not retired; starts a new epoch. `in_flight` is left to the caller.
+  ChangeSet cut() EXCLUDES(mutex_);
+  /// Forgets everything up to `changes.end`, and the reason to rescan if `changes` asked for one.
+  void retire(const ChangeSet& changes) EXCLUDES(mutex_);
+
+  /// Puts the log to rest for the next mount, durably.
+  Result<void> rest() EXCLUDES(mutex_);
+
+ private:
+  struct Header;
+  ChangeLog(Config config, SharedRegion region) : config_(std::move(config)), region_(std::move(region)) {}
+  Header& header() const;
+  void append(ChangeKind kind, std::string_view path, std::string_view target) REQUIRES(mutex_);
+  void set_reason(std::string_view reason) REQUIRES(mutex_);
+  void wake() REQUIRES(mutex_);
+  bool load_resting() REQUIRES(mutex_);
+
+  Config config_;
+  mutable Mutex mutex_;
+  SharedRegion region_;
+  bool resting_exists_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,228 @@
+#include "fusefs/channel.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace okcvm::fusefs {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Long enough to catch the next request of a program that makes one after the other, too short to matter when
+// none comes.
+constexpr std::chrono::microseconds kSpin{60};
+
+// What we ask of the kernel, where it offers it.
+constexpr std::uint64_t kWanted = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES |
+                                  FUSE_AUTO_INVAL_DATA | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO |
+                                  FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_CACHE_SYMLINKS |
+                                  protocol::kNoOpendirSupport | FUSE_HANDLE_KILLPRIV_V2 | FUSE_INIT_EXT |
+                                  protocol::kPassthrough | protocol::kHasResend;
+
+// Requests that may take long: another thread should wait for the next one meanwhile.
+bool may_take_long(std::uint32_t opcode) {
+  switch (opcode) {
+    case FUSE_READ:
+    case FUSE_WRITE:
+    case FUSE_FSYNC:
+    case FUSE_FSYNCDIR:
+    case FUSE_FALLOCATE:
+    case FUSE_COPY_FILE_RANGE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::int64_t now_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return now.tv_sec;
+}
+
+std::size_t total_size(std::span<const iovec> parts) {
+  std::size_t size = 0;
+  for (const auto& part : parts) size += part.iov_len;
+  return size;
+}
+
+/// A short message in one piece, so that fields of it can be changed.
+template <std::size_t N>
+std::span<std::byte> gather(std::span<const iovec> parts, std::array<std::byte, N>& into) {
+  std::size_t size = 0;
+  for (const auto& part : parts) {
+    const std::size_t taken = std::min(part.iov_len, N - size);
+    std::memcpy(into.data() + size, part.iov_base, taken);
+    size += taken;
+  }
+  return {into.data(), size};
+}
+
+class NoCancellation {
+ public:
+  NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &former_); }
+  ~NoCancellation() { ::pthread_setcancelstate(former_, nullptr); }
+
+ private:
+  int former_ = 0;
+};
+
+}  // namespace
+
+Channel::Channel(int device, SessionState& state, bool allow_passthrough, bool replay,
+                 std::function<void()> ready)
+    : device_(device),
+      state_(state),
+      allow_passthrough_(allow_passthrough),
+      ready_(std::move(ready)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      replay_(replay),
+      last_used_(now_seconds()) {
+  ::fcntl(device_, F_SETFL, ::fcntl(device_, F_GETFL) | O_NONBLOCK);
+}
+
+CurrentRequest& Channel::current() {
+  thread_local CurrentRequest request;
+  return request;
+}
+
+void Channel::stop() {
+  stopped_ = true;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+  turn_.stop();
+}
+
+// -- Reading
+// --------------------------------------------------------------------------------------------------
+
+ssize_t Channel::read(std::span<std::byte> buffer) {
+  const NoCancellation guard;  // libfuse ends its threads by cancelling them; ours return by themselves
+  if (replay_.exchange(false)) {
+    const auto init = state_.init();
+    std::memcpy(buffer.data(), init.data(), init.size());
+    replaying_ = true;
+    current() = {reinterpret_cast<const fuse_in_header*>(buffer.data()), init.size(), Clock::now(), 0};
+    return static_cast<ssize_t>(init.size());
+  }
+  if (!turn_.take()) {
+    errno = EINTR;
+    return -1;
+  }
+  const ssize_t size = read_device(buffer);
+  const int error = errno;
+  if (size < 0) {
+    if (error == ENODEV || stopped_)
+      turn_.stop();  // unmounted: nobody needs to wait any more
+    else
+      turn_.leave(true);
+    errno = error;
+    return size;
+  }
+  const auto* header = reinterpret_cast<const fuse_in_header*>(buffer.data());
+  turn_.leave(may_take_long(header->opcode));
+  current() = {header, static_cast<std::size_t>(size), Clock::now(), 0};
+  last_used_.store(now_seconds(), std::memory_order_relaxed);
+  if (header->opcode == FUSE_INIT) state_.record_init(buffer.first(static_cast<std::size_t>(size)));
+  return size;
+}
+
+ssize_t Channel::read_device(std::span<std::byte> buffer) {
+  for (auto give_up = Clock::now() + kSpin;;) {
+    const ssize_t size = ::read(device_, buffer.data(), buffer.size());
+    if (size >= 0 || errno != EAGAIN) return size;
+    if (stopped_) {
+      errno = EINTR;
+      return -1;
+    }
+    if (Clock::now() < give_up) {
+      ::sched_yield();
+      continue;
+    }
+    turn_.rest();
+    if (!wait_for_request()) {
+      errno = EINTR;
+      return -1;
+    }
+    give_up = Clock::now() + kSpin;
+  }
+}
+
+bool Channel::wait_for_request() {
+  pollfd waits[] = {{device_, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  ::poll(waits, 2, -1);
+  return !stopped_;
+}
+
+// -- Writing
+// --------------------------------------------------------------------------------------------------
+
+ssize_t Channel::write(std::span<const iovec> parts) {
+  const auto& out = *static_cast<const fuse_out_header*>(parts.front().iov_base);
+  auto& request = current();
+  const bool is_reply = out.unique != 0 && request.header && out.unique == request.header->unique;
+  if (is_reply && request.header->opcode == FUSE_INIT) return answer_init(parts);
+  if (is_reply) {
+    const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - request.started);
+    state_.count(request.header->opcode, static_cast<std::uint64_t>(spent.count()), -out.error);
+    if (request.backing_id && out.error == 0) return answer_open(parts, request.backing_id);
+  }
+  return ::writev(device_, parts.data(), static_cast<int>(parts.size()));
+}
+
+ssize_t Channel::answer_init(std::span<const iovec> parts) {
+  const auto& offer = current().body<fuse_init_in>();
+  std::array<std::byte, 256> bytes{};
+  auto message = gather(parts, bytes);
+  auto& header = *reinterpret_cast<fuse_out_header*>(message.data());
+  auto& reply = *reinterpret_cast<fuse_init_out*>(message.data() + sizeof(fuse_out_header));
+  if (header.error == 0) {
+    const bool extended = offer.flags & FUSE_INIT_EXT;
+    const std::uint64_t offered = offer.flags | (extended ? std::uint64_t{offer.flags2} << 32 : 0);
+    std::uint64_t chosen = offered & kWanted;
+    if (!allow_passthrough_) chosen &= ~protocol::kPassthrough;
+    const bool passthrough = chosen & protocol::kPassthrough;
+    reply.minor = FUSE_KERNEL_MINOR_VERSION;
+    reply.flags = static_cast<std::uint32_t>(chosen);
+    reply.flags2 = static_cast<std::uint32_t>(chosen >> 32);
+    reply.max_background = 128;
+    reply.congestion_threshold = 96;
+    const std::uint32_t stack_depth = passthrough ? 1 : 0;
+    std::memcpy(reinterpret_cast<std::byte*>(&reply) + protocol::kMaxStackDepthOffset, &stack_depth,
+                sizeof stack_depth);
+    header.len = sizeof(fuse_out_header) + sizeof(fuse_init_out);
+    message = {bytes.data(), header.len};
+    state_.set_protocol(offer.minor, passthrough, chosen & protocol::kHasResend);
+  }
+  const bool ok = header.error == 0;
+  ssize_t written = static_cast<ssize_t>(total_size(parts));
+  if (!replaying_) {
+    const ssize_t sent = ::write(device_, message.data(), message.size());
+    if (sent < 0) written = sent;
+  }
+  if (ok) ready_();
+  if (replaying_.exchange(false)) {
+    // Whatever the former daemon had read and not answered comes again.
+    const fuse_out_header resend{sizeof(fuse_out_header), protocol::kNotifyResend, 0};
+    [[maybe_unused]] const ssize_t sent = ::write(device_, &resend, sizeof resend);
+  }
+  return written;
+}
+
+ssize_t Channel::answer_open(std::span<const iovec> parts, std::int32_t backing_id) {
+  std::array<std::byte, 512> bytes{};
+  auto message = gather(parts, bytes);
+  auto& reply = *reinterpret_cast<fuse_open_out*>(message.data() + message.size() - sizeof(fuse_open_out));
+  reply.open_flags |= protocol::kOpenPassthrough;
+  std::memcpy(&reply.padding, &backing_id, sizeof backing_id);
+  return ::write(device_, message.data(), message.size());
+}
+
+}  // namespace okcvm::fusefs

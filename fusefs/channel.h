@@ -1,0 +1,72 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "fusefs/protocol.h"
+#include "fusefs/reader_turn.h"
+#include "fusefs/session_state.h"
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+
+namespace okcvm::fusefs {
+
+/// The request that this thread is carrying out, as it came from the kernel: libfuse hides parts of it.
+struct CurrentRequest {
+  const fuse_in_header* header = nullptr;
+  std::size_t size = 0;
+  std::chrono::steady_clock::time_point started;
+  std::int32_t backing_id = 0;  // to be added to the open or create reply; 0: none
+
+  std::uint64_t unique() const { return header->unique & ~protocol::kUniqueResend; }
+  bool resent() const { return header->unique & protocol::kUniqueResend; }
+  template <typename Body>
+  const Body& body() const {
+    return *reinterpret_cast<const Body*>(header + 1);
+  }
+};
+
+/// The bytes between libfuse and /dev/fuse (fuse_session_custom_io). Adds what libfuse 3.14 does not know:
+/// passthrough, resending, kill-privileges v2; records the handshake and plays it again after a take-over;
+/// polls the device for a moment before sleeping; counts. Thread-safe.
+class Channel {
+ public:
+  /// `replay`: the kernel's side is already set up; hand libfuse the recorded handshake first.
+  /// `ready` is called once, when the handshake is done.
+  Channel(int device, SessionState& state, bool allow_passthrough, bool replay, std::function<void()> ready);
+
+  ssize_t read(std::span<std::byte> buffer);
+  ssize_t write(std::span<const iovec> parts);
+  /// Makes every reader return; the mount stays.
+  void stop();
+
+  static CurrentRequest& current();
+  std::chrono::system_clock::time_point last_used() const {
+    return std::chrono::system_clock::time_point(
+        std::chrono::seconds(last_used_.load(std::memory_order_relaxed)));
+  }
+
+ private:
+  ssize_t read_device(std::span<std::byte> buffer);
+  bool wait_for_request();
+  ssize_t answer_init(std::span<const iovec> parts);
+  ssize_t answer_open(std::span<const iovec> parts, std::int32_t backing_id);
+
+  const int device_;
+  SessionState& state_;
+  const bool allow_passthrough_;
+  std::function<void()> ready_;
+  FileDescriptor wake_;  // eventfd(2)
+  ReaderTurn turn_;
+  std::atomic<bool> replay_;
+  std::atomic<bool> replaying_{false};
+  std::atomic<bool> stopped_{false};
+  std::atomic<std::int64_t> last_used_{0};
+};
+
+}  // namespace okcvm::fusefs

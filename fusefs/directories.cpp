@@ -1,0 +1,101 @@
+#include "fusefs/directories.h"
+
+#include <fcntl.h>
+
+namespace okcvm::fusefs {
+
+Result<std::shared_ptr<const Directory>> Directories::open(NodeId id) {
+  {
+    MutexLock lock(mutex_);
+    if (const auto found = cached_.find(id.value); found != cached_.end()) {
+      ages_.splice(ages_.begin(), ages_, found->second.age);
+      return found->second.directory;
+    }
+  }
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  if (!node->is_directory()) return fail_errno(ENOTDIR);
+
+  auto file = is_zone_directory(id) ? workspace_.open_zone(node->zone)
+                                    : workspace_.open(*node, O_RDONLY | O_DIRECTORY);
+  if (!file) return fail(file.error());
+  struct stat status {};
+  if (::fstat(file->get(), &status) != 0) return fail_errno(errno);
+
+  auto directory = std::make_shared<Directory>();
+  directory->file = std::move(*file);
+  directory->id = id;
+  directory->zone = node->zone;
+  directory->volume = node->key.volume;
+  directory->set_group_id = status.st_mode & S_ISGID;
+  directory->gid = status.st_gid;
+
+  std::shared_ptr<const Directory> evicted;  // closed after the lock is released
+  MutexLock lock(mutex_);
+  const auto [entry, inserted] = cached_.try_emplace(id.value);
+  if (!inserted) return entry->second.directory;
+  ages_.push_front(id.value);
+  entry->second.directory = directory;
+  entry->second.age = ages_.begin();
+  if (cached_.size() > kCapacity) {
+    const auto oldest = cached_.find(ages_.back());
+    evicted = std::move(oldest->second.directory);
+    cached_.erase(oldest);
+    ages_.pop_back();
+  }
+  return directory;
+}
+
+Result<std::shared_ptr<const Directory>> Directories::open_for_change(NodeId id) {
+  auto directory = open(id);
+  if (directory || directory.error().errno_value != ENOENT || !is_zone_directory(id)) return directory;
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  if (auto made = workspace_.materialize(node->zone); !made) return fail(made.error());
+  return open(id);
+}
+
+void Directories::drop(NodeId id) {
+  std::shared_ptr<const Directory> dropped;
+  MutexLock lock(mutex_);
+  const auto found = cached_.find(id.value);
+  if (found == cached_.end()) return;
+  dropped = std::move(found->second.directory);
+  ages_.erase(found->second.age);
+  cached_.erase(found);
+}
+
+void Directories::drop_all() {
+  MutexLock lock(mutex_);
+  cached_.clear();
+  ages_.clear();
+}
+
+Result<RelPath> Directories::path_of(const Directory& directory) const {
+  {
+    MutexLock lock(mutex_);
+    const auto found = cached_.find(directory.id.value);
+    if (found != cached_.end() && found->second.has_path) return found->second.path;
+  }
+  auto path = workspace_.path_of(directory.file.get());
+  if (!path) return path;
+  MutexLock lock(mutex_);
+  const auto found = cached_.find(directory.id.value);
+  if (found != cached_.end()) {
+    found->second.path = *path;
+    found->second.has_path = true;
+  }
+  return path;
+}
+
+void Directories::paths_changed() {
+  MutexLock lock(mutex_);
+  for (auto& [id, entry] : cached_) entry.has_path = false;
+}
+
+std::uint64_t Directories::open_count() const {
+  MutexLock lock(mutex_);
+  return cached_.size();
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,490 @@
+#include "fusefs/dispatch.h"
+
+#include <cstring>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include "fusefs/channel.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+Dispatcher& dispatcher_of(fuse_req_t request) {
+  return *static_cast<Dispatcher*>(fuse_req_userdata(request));
+}
+
+/// Who asks. With `changes`, also whether a daemon that died may have done it already.
+Request asker(fuse_req_t request) {
+  const fuse_ctx* context = fuse_req_ctx(request);
+  Request who;
+  who.uid = context->uid;
+  who.gid = context->gid;
+  who.pid = context->pid;
+  const auto& current = Channel::current();
+  if (current.resent())
+    who.may_have_run = dispatcher_of(request).state.unfinished(current.unique()).has_value();
+  return who;
+}
+
+/// For calls in which the kernel does not say so itself: anyone but root loses a file's set-id bits by
+/// writing.
+Request writer(fuse_req_t request) {
+  Request who = asker(request);
+  who.kill_privileges = who.uid != 0;
+  return who;
+}
+
+/// The kernel may drop the request while we answer (its program was killed): then what the reply would have
+/// handed over is taken back.
+constexpr int kNobodyListens = -ENOENT;
+
+/// Runs an operation and replies. The reply is the last thing done: the kernel may drop the node at once.
+template <typename Body, typename Reply>
+void answer(fuse_req_t request, Body body, Reply reply) noexcept try {
+  auto result = body();
+  if (result)
+    reply(*result);
+  else
+    fuse_reply_err(request, result.error().errno_value);
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
+} catch (...) {
+  fuse_reply_err(request, EIO);
+}
+
+template <typename Body>
+void answer_done(fuse_req_t request, Body body) noexcept try {
+  const Result<void> result = body();
+  fuse_reply_err(request, result ? 0 : result.error().errno_value);
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
+} catch (...) {
+  fuse_reply_err(request, EIO);
+}
+
+/// As the above, but while the session is held back for a snapshot or a restore, it waits.
+template <typename Body>
+auto gated(fuse_req_t request, Body body) {
+  return [request, body = std::move(body)] {
+    Gate::Pass pass(dispatcher_of(request).gate);
+    return body(dispatcher_of(request).operations);
+  };
+}
+
+/// Marks a change as begun until it is answered, so that the next daemon knows if this one dies in between.
+SessionState::Change begin_change(fuse_req_t request, std::uint64_t fact = 0) {
+  return dispatcher_of(request).state.start(Channel::current().unique(), fact);
+}
+
+NodeId node(fuse_ino_t number) {
+  return NodeId{number};
+}
+
+fuse_entry_param parameters_of(const Entry& entry) {
+  fuse_entry_param out{};
+  out.ino = entry.id.value;
+  out.generation = 1;
+  out.attr = entry.attributes;
+  out.attr_timeout = entry.attributes_seconds;
+  out.entry_timeout = entry.name_seconds;
+  return out;
+}
+
+auto reply_entry(fuse_req_t request) {
+  return [request, &operations = dispatcher_of(request).operations](const Entry& entry) {
+    const auto out = parameters_of(entry);
+    if (fuse_reply_entry(request, &out) == kNobodyListens && entry.id.value) operations.forget(entry.id, 1);
+  };
+}
+
+auto reply_attributes(fuse_req_t request) {
+  return [request](const Entry& entry) {
+    fuse_reply_attr(request, &entry.attributes, entry.attributes_seconds);
+  };
+}
+
+fuse_file_info file_info(const Opened& opened) {
+  fuse_file_info info{};
+  info.fh = opened.file.value;
+  info.keep_cache = opened.keep_cache;
+  info.noflush = true;
+  return info;
+}
+
+// -- Names
+// ----------------------------------------------------------------------------------------------------
+
+void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  answer(request, gated(request, [=](Operations& fs) { return fs.look_up(node(parent), name); }),
+         reply_entry(request));
+}
+
+void on_forget(fuse_req_t request, fuse_ino_t id, std::uint64_t count) {
+  dispatcher_of(request).operations.forget(node(id), count);
+  fuse_reply_none(request);
+}
+
+void on_forget_multi(fuse_req_t request, std::size_t count, fuse_forget_data* forgets) {
+  for (std::size_t i = 0; i < count; ++i)
+    dispatcher_of(request).operations.forget(node(forgets[i].ino), forgets[i].nlookup);
+  fuse_reply_none(request);
+}
+
+// Not gated: the kernel holds a page lock meanwhile, which an invalidation would wait for.
+void on_readlink(fuse_req_t request, fuse_ino_t id) {
+  answer(
+      request, [=] { return dispatcher_of(request).operations.read_link(node(id)); },
+      [=](const std::string& text) { fuse_reply_readlink(request, text.c_str()); });
+}
+
+void on_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
+  const auto change = begin_change(request);
+  answer(
+      request,
+      gated(request,
+            [=](Operations& fs) { return fs.make_node(asker(request), node(parent), name, mode, device); }),
+      reply_entry(request));
+}
+
+void on_mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
+  const auto change = begin_change(request);
+  answer(request,
+         gated(request,
+               [=](Operations& fs) { return fs.make_directory(asker(request), node(parent), name, mode); }),
+         reply_entry(request));
+}
+
+void on_symlink(fuse_req_t request, const char* text, fuse_ino_t parent, const char* name) {
+  const auto change = begin_change(request);
+  answer(request,
+         gated(request,
+               [=](Operations& fs) { return fs.make_symlink(asker(request), node(parent), name, text); }),
+         reply_entry(request));
+}
+
+void on_link(fuse_req_t request, fuse_ino_t id, fuse_ino_t parent, const char* name) {
+  const auto change = begin_change(request);
+  answer(request,
+         gated(request,
+               [=](Operations& fs) { return fs.make_link(asker(request), node(id), node(parent), name); }),
+         reply_entry(request));
+}
+
+void on_unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  const auto change = begin_change(request);
+  answer_done(request,
+              gated(request, [=](Operations& fs) { return fs.unlink(asker(request), node(parent), name); }));
+}
+
+void on_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  const auto change = begin_change(request);
+  answer_done(request, gated(request, [=](Operations& fs) {
+                return fs.remove_directory(asker(request), node(parent), name);
+              }));
+}
+
+void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
+               const char* new_name, unsigned flags) {
+  auto& state = dispatcher_of(request).state;
+  const auto noted =
+      Channel::current().resent() ? state.unfinished(Channel::current().unique()) : std::nullopt;
+  const auto fact = noted ? *noted : dispatcher_of(request).operations.rename_fact(node(parent), name);
+  const auto change = begin_change(request, fact);
+  answer_done(request, gated(request, [=](Operations& fs) {
+                return fs.rename(asker(request), node(parent), name, node(new_parent), new_name, flags, fact);
+              }));
+}
+
+// -- Attributes
+// -----------------------------------------------------------------------------------------------
+
+void on_getattr(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
+  answer(request, gated(request, [=](Operations& fs) { return fs.attributes(node(id)); }),
+         reply_attributes(request));
+}
+
+void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int which, fuse_file_info*) {
+  SetAttributes wanted;
+  if (which & FUSE_SET_ATTR_MODE) wanted.mode = attributes->st_mode;
+  if (which & FUSE_SET_ATTR_UID) wanted.uid = attributes->st_uid;
+  if (which & FUSE_SET_ATTR_GID) wanted.gid = attributes->st_gid;
+  if (which & FUSE_SET_ATTR_SIZE) wanted.size = attributes->st_size;
+  const timespec now{0, UTIME_NOW};
+  if (which & FUSE_SET_ATTR_ATIME)
+    wanted.accessed = (which & FUSE_SET_ATTR_ATIME_NOW) ? now : attributes->st_atim;
+  if (which & FUSE_SET_ATTR_MTIME)
+    wanted.modified = (which & FUSE_SET_ATTR_MTIME_NOW) ? now : attributes->st_mtim;
+  const auto change = begin_change(request);
+  answer(request,
+         gated(request,
+               [=](Operations& fs) {
+                 Request who = asker(request);
+                 who.kill_privileges =
+                     Channel::current().body<fuse_setattr_in>().valid & protocol::kSetattrKillSuidgid;
+                 return fs.set_attributes(who, node(id), wanted);
+               }),
+         reply_attributes(request));
+}
+
+void on_statfs(fuse_req_t request, fuse_ino_t) {
+  answer(
+      request, [=] { return dispatcher_of(request).operations.file_system_status(); },
+      [=](const struct statvfs& status) { fuse_reply_statfs(request, &status); });
+}
+
+void reply_attribute_bytes(fuse_req_t request, const std::string& bytes, std::size_t room) {
+  if (room == 0)
+    fuse_reply_xattr(request, bytes.size());
+  else if (bytes.size() > room)
+    fuse_reply_err(request, ERANGE);
+  else
+    fuse_reply_buf(request, bytes.data(), bytes.size());
+}
+
+void on_getxattr(fuse_req_t request, fuse_ino_t id, const char* name, std::size_t room) {
+  answer(request, gated(request, [=](Operations& fs) { return fs.extended_attribute(node(id), name); }),
+         [=](const std::string& value) { reply_attribute_bytes(request, value, room); });
+}
+
+void on_listxattr(fuse_req_t request, fuse_ino_t id, std::size_t room) {
+  answer(request, gated(request, [=](Operations& fs) { return fs.extended_attribute_names(node(id)); }),
+         [=](const std::string& names) { reply_attribute_bytes(request, names, room); });
+}
+
+void on_setxattr(fuse_req_t request, fuse_ino_t id, const char* name, const char* value, std::size_t size,
+                 int flags) {
+  const auto change = begin_change(request);
+  answer_done(request, gated(request, [=](Operations& fs) {
+                return fs.set_extended_attribute(asker(request), node(id), name, {value, size}, flags);
+              }));
+}
+
+void on_removexattr(fuse_req_t request, fuse_ino_t id, const char* name) {
+  const auto change = begin_change(request);
+  answer_done(request, gated(request, [=](Operations& fs) {
+                return fs.remove_extended_attribute(asker(request), node(id), name);
+              }));
+}
+
+// -- Listings
+// -------------------------------------------------------------------------------------------------
+
+// The kernel then never opens or closes a directory through us again (FUSE_NO_OPENDIR_SUPPORT), and keeps
+// listings.
+void on_opendir(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+  fuse_reply_err(request, ENOSYS);
+}
+
+void reply_listing(fuse_req_t request, const Result<void>& listed, const char* buffer, std::size_t used) {
+  if (!listed && used == 0)
+    fuse_reply_err(request, listed.error().errno_value);
+  else
+    fuse_reply_buf(request, buffer, used);
+}
+
+void on_readdir(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t offset, fuse_file_info*) {
+  auto& self = dispatcher_of(request);
+  const std::unique_ptr<char[]> buffer(new (std::nothrow) char[room]);
+  if (!buffer) return void(fuse_reply_err(request, ENOMEM));
+  std::size_t used = 0;
+  Result<void> listed;
+  {
+    Gate::Pass pass(self.gate);
+    listed = self.operations.list(node(id), offset, [&](const ListedName& row) {
+      struct stat status {};
+      status.st_ino = row.inode;
+      status.st_mode = row.type;
+      const auto size =
+          fuse_add_direntry(request, buffer.get() + used, room - used, row.name, &status, row.next);
+      if (size > room - used) return false;
+      used += size;
+      return true;
+    });
+  }
+  reply_listing(request, listed, buffer.get(), used);
+}
+
+void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t offset, fuse_file_info*) {
+  auto& self = dispatcher_of(request);
+  const std::unique_ptr<char[]> buffer(new (std::nothrow) char[room]);
+  if (!buffer) return void(fuse_reply_err(request, ENOMEM));
+  std::size_t used = 0;
+  Result<void> listed;
+  {
+    Gate::Pass pass(self.gate);
+    auto directory = self.operations.directories().open(node(id));
+    listed = self.operations.list(node(id), offset, [&](const ListedName& row) {
+      const std::string_view name(row.name);
+      if (fuse_add_direntry_plus(request, nullptr, 0, row.name, nullptr, 0) > room - used) return false;
+      fuse_entry_param out{};
+      if (name != "." && name != "..") {
+        auto entry = directory ? self.operations.look_up_in(**directory, row.name)
+                               : self.operations.look_up(node(id), row.name);
+        if (entry && entry->id.value) out = parameters_of(*entry);
+      }
+      if (out.ino == 0) {  // only the name: the kernel looks it up when somebody asks
+        out.attr.st_ino = row.inode;
+        out.attr.st_mode = row.type;
+      }
+      used += fuse_add_direntry_plus(request, buffer.get() + used, room - used, row.name, &out, row.next);
+      return true;
+    });
+  }
+  reply_listing(request, listed, buffer.get(), used);
+}
+
+void on_fsyncdir(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_info*) {
+  answer_done(request, [=] { return dispatcher_of(request).operations.sync(node(id), data_only != 0); });
+}
+
+// -- Files
+// ----------------------------------------------------------------------------------------------------
+
+void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
+  auto& self = dispatcher_of(request);
+  std::optional<SessionState::Change> change;
+  if ((wanted->flags & O_ACCMODE) != O_RDONLY || (wanted->flags & O_TRUNC))
+    change.emplace(begin_change(request));
+  answer(request,
+         gated(request,
+               [=](Operations& fs) {
+                 Request who = asker(request);
+                 who.may_have_run = Channel::current().resent();
+                 who.kill_privileges =
+                     Channel::current().body<fuse_open_in>().open_flags & protocol::kOpenKillSuidgid;
+                 return fs.open(who, node(id), wanted->flags, Channel::current().unique());
+               }),
+         [&](const Opened& opened) {
+           const auto info = file_info(opened);
+           Channel::current().backing_id = opened.backing_id;
+           if (fuse_reply_open(request, &info) == kNobodyListens) self.operations.release(opened.file);
+         });
+}
+
+void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* wanted) {
+  auto& self = dispatcher_of(request);
+  const auto change = begin_change(request);
+  answer(request,
+         gated(request,
+               [=](Operations& fs) {
+                 Request who = asker(request);
+                 who.kill_privileges =
+                     Channel::current().body<fuse_create_in>().open_flags & protocol::kOpenKillSuidgid;
+                 return fs.create(who, node(parent), name, mode, wanted->flags, Channel::current().unique());
+               }),
+         [&](const std::pair<Entry, Opened>& made) {
+           const auto& [entry, opened] = made;
+           const auto out = parameters_of(entry);
+           const auto info = file_info(opened);
+           Channel::current().backing_id = opened.backing_id;
+           if (fuse_reply_create(request, &out, &info) != kNobodyListens) return;
+           self.operations.release(opened.file);
+           self.operations.forget(entry.id, 1);
+         });
+}
+
+void on_release(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  dispatcher_of(request).operations.release(FileId{info->fh});
+  fuse_reply_err(request, 0);
+}
+
+// Nothing is kept back here that a close would have to wait for; the kernel does not ask again.
+void on_flush(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+  fuse_reply_err(request, ENOSYS);
+}
+
+void on_read(fuse_req_t request, fuse_ino_t id, std::size_t size, off_t offset, fuse_file_info*) {
+  const std::unique_ptr<std::byte[]> buffer(new (std::nothrow) std::byte[size]);
+  if (!buffer) return void(fuse_reply_err(request, ENOMEM));
+  answer(
+      request,
+      [&] {
+        return dispatcher_of(request).operations.read(node(id), {buffer.get(), size}, offset);
+      },
+      [&](std::size_t got) { fuse_reply_buf(request, reinterpret_cast<const char*>(buffer.get()), got); });
+}
+
+void on_write(fuse_req_t request, fuse_ino_t id, const char* data, std::size_t size, off_t offset,
+              fuse_file_info*) {
+  answer(
+      request,
+      [=] {
+        Request who = asker(request);
+        who.kill_privileges =
+            Channel::current().body<fuse_write_in>().write_flags & protocol::kWriteKillSuidgid;
+        return dispatcher_of(request).operations.write(
+            who, node(id), {reinterpret_cast<const std::byte*>(data), size}, offset);
+      },
+      [=](std::size_t written) { fuse_reply_write(request, written); });
+}
+
+void on_fsync(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_info*) {
+  answer_done(request, [=] { return dispatcher_of(request).operations.sync(node(id), data_only != 0); });
+}
+
+void on_fallocate(fuse_req_t request, fuse_ino_t id, int mode, off_t offset, off_t length, fuse_file_info*) {
+  answer_done(request, gated(request, [=](Operations& fs) {
+                return fs.allocate(writer(request), node(id), mode, offset, length);
+              }));
+}
+
+void on_lseek(fuse_req_t request, fuse_ino_t id, off_t offset, int whence, fuse_file_info*) {
+  answer(
+      request, [=] { return dispatcher_of(request).operations.seek(node(id), offset, whence); },
+      [=](off_t found) { fuse_reply_lseek(request, found); });
+}
+
+void on_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*,
+                        fuse_ino_t to, off_t to_offset, fuse_file_info*, std::size_t length, int) {
+  answer(request,
+         gated(request,
+               [=](Operations& fs) {
+                 return fs.copy_range(writer(request), node(from), from_offset, node(to), to_offset, length);
+               }),
+         [=](std::size_t copied) { fuse_reply_write(request, copied); });
+}
+
+}  // namespace
+
+const fuse_lowlevel_ops& fuse_callbacks() {
+  static const fuse_lowlevel_ops callbacks = [] {
+    fuse_lowlevel_ops table{};
+    table.lookup = on_lookup;
+    table.forget = on_forget;
+    table.forget_multi = on_forget_multi;
+    table.getattr = on_getattr;
+    table.setattr = on_setattr;
+    table.readlink = on_readlink;
+    table.mknod = on_mknod;
+    table.mkdir = on_mkdir;
+    table.unlink = on_unlink;
+    table.rmdir = on_rmdir;
+    table.symlink = on_symlink;
+    table.rename = on_rename;
+    table.link = on_link;
+    table.open = on_open;
+    table.read = on_read;
+    table.write = on_write;
+    table.flush = on_flush;
+    table.release = on_release;
+    table.fsync = on_fsync;
+    table.opendir = on_opendir;
+    table.readdir = on_readdir;
+    table.readdirplus = on_readdirplus;
+    table.fsyncdir = on_fsyncdir;
+    table.statfs = on_statfs;
+    table.setxattr = on_setxattr;
+    table.getxattr = on_getxattr;
+    table.listxattr = on_listxattr;
+    table.removexattr = on_removexattr;
+    table.create = on_create;
+    table.fallocate = on_fallocate;
+    table.lseek = on_lseek;
+    table.copy_file_range = on_copy_file_range;
+    return table;
+  }();
+  return callbacks;
+}
+
+}  // namespace okcvm::fusefs

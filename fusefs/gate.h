@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace okcvm::fusefs {
+
+/// Lets a session's operations pass, and holds them back while a change set is cut or a restore runs.
+/// Thread-safe; whoever closes may open from another thread. A waiting closer goes before new passes.
+class Gate {
+ public:
+  class Pass {
+   public:
+    explicit Pass(Gate& gate) : gate_(gate) { gate_.enter(); }
+    ~Pass() { gate_.leave(); }
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    Gate& gate_;
+  };
+
+  /// Waits for other closers and for every pass to end. Passes must not nest, nor be held while closing.
+  void close() {
+    for (std::uint32_t seen = state_.load();;) {
+      if (seen & kClosed) {
+        state_.wait(seen);
+        seen = state_.load();
+      } else if (state_.compare_exchange_weak(seen, seen | kClosed)) {
+        break;
+      }
+    }
+    for (std::uint32_t seen = state_.load(); seen != kClosed; seen = state_.load()) state_.wait(seen);
+  }
+
+  void open() {
+    state_.fetch_and(~kClosed);
+    state_.notify_all();
+  }
+
+ private:
+  void enter() {
+    for (std::uint32_t seen = state_.load(std::memory_order_relaxed);;) {
+      if (seen & kClosed) {
+        state_.wait(seen);
+        seen = state_.load();
+      } else if (state_.compare_exchange_weak(seen, seen + 1)) {
+        return;
+      }
+    }
+  }
+  void leave() {
+    if (state_.fetch_sub(1) == (kClosed | 1)) state_.notify_all();
+  }
+
+  static constexpr std::uint32_t kClosed = 1u << 31;
+  std::atomic<std::uint32_t> state_{0};
+};
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,407 @@
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <condition_variable>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "fusefs/channel.h"
+#include "fusefs/dispatch.h"
+#include "fusefs/notifier.h"
+#include "fusefs/path_files.h"
+#include "fusefs/session_mount.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+constexpr char kFileSystemType[] = "fuse.okcvm";
+constexpr unsigned kMaxThreads = 16;  // a session; one is started when all others are busy
+
+ssize_t read_channel(int, void* buffer, std::size_t size, void* user_data) {
+  auto& channel = static_cast<Dispatcher*>(user_data)->channel;
+  return channel.read({static_cast<std::byte*>(buffer), size});
+}
+
+ssize_t write_channel(int, iovec* parts, int count, void* user_data) {
+  auto& channel = static_cast<Dispatcher*>(user_data)->channel;
+  return channel.write({parts, static_cast<std::size_t>(count)});
+}
+
+bool directory_is_empty(const std::filesystem::path& directory) {
+  std::error_code error;
+  return std::filesystem::directory_iterator(directory, error) == std::filesystem::directory_iterator() &&
+         !error;
+}
+
+bool is_mount_point(const std::filesystem::path& path) {
+  struct stat self {};
+  struct stat parent {};
+  return ::lstat(path.c_str(), &self) != 0 ||  // a dead FUSE mount cannot even be looked at
+         (::lstat(path.parent_path().c_str(), &parent) == 0 && self.st_dev != parent.st_dev);
+}
+
+/// Makes the directory to mount on. It was made here, or it is empty and nothing is mounted on it.
+Result<void> prepare_mount_point(const std::filesystem::path& path) {
+  if (::mkdir(path.c_str(), 0755) == 0) return {};
+  if (errno == ENOENT)
+    return fail(Code::kNotFound, "the mount root does not exist: make it or set --mount-root");
+  if (errno != EEXIST) return fail_errno(errno, "cannot make the mount point");
+  if (is_mount_point(path)) return fail(Code::kBusy, "something is mounted on the mount point already");
+  if (!directory_is_empty(path)) return fail(Code::kBusy, "the mount point is not an empty directory");
+  return {};
+}
+
+Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point) {
+  FileDescriptor device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+  if (!device) {
+    const int error = errno;
+    Error refused =
+        Error::from_errno(error, "cannot open /dev/fuse (is the fuse module loaded? run okcvm doctor)");
+    if (error == ENOENT || error == ENODEV) refused.code = Code::kForbidden;
+    return fail(std::move(refused));
+  }
+  if (auto ready = prepare_mount_point(mount_point); !ready) return fail(ready.error());
+  const std::string options = "fd=" + std::to_string(device.get()) +
+                              ",rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other";
+  if (::mount("okcvm", mount_point.c_str(), kFileSystemType, MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
+    const int error = errno;
+    ::rmdir(mount_point.c_str());
+    return fail_errno(error, "cannot mount (root with CAP_SYS_ADMIN is needed)");
+  }
+  return device;
+}
+
+/// The state file of a session for one purpose: "<runtime-dir>/<id>.nodes".
+std::filesystem::path state_file(const MountConfig& config, const char* purpose) {
+  return config.runtime_dir / (config.id.text() + "." + purpose);
+}
+
+constexpr std::array kStatePurposes{"state", "nodes", "changes"};
+
+class MountedSession final : public SessionMount {
+ public:
+  static Result<std::unique_ptr<SessionMount>> start(MountConfig config, FileDescriptor device, bool adopt);
+  ~MountedSession() override;
+
+  Result<void> unmount(bool force) override;
+  void abandon() override;
+  int device() const override { return device_.get(); }
+  bool is_mounted() const override { return !loop_ended_; }
+  Files& files() override { return files_; }
+
+  ChangeSet cut_changes() override;
+  void retire_changes(const ChangeSet& changes) override { changes_.retire(changes); }
+  void mark_changed(const std::vector<RelPath>& paths) override;
+  std::unique_ptr<Hold> hold() override;
+
+  Result<void> load_skill(Skill skill) override;
+  Result<void> unload_skill(const Name& name) override;
+  void set_metadata(std::string metadata) override;
+  MountStatistics statistics() const override;
+
+ private:
+  class SessionHold;
+
+  MountedSession(MountConfig config, FileDescriptor device, std::unique_ptr<Workspace> workspace,
+                 NodeTable nodes, ChangeLog changes, SessionState state, bool adopt);
+  Result<void> run();
+  void end_loop();
+  void settle_after_take_over();
+  ChangeSet cut_held();
+  void invalidate(const std::vector<RelPath>& changed);
+
+  const MountConfig config_;
+  FileDescriptor device_;
+  std::unique_ptr<Workspace> workspace_;
+  NodeTable nodes_;
+  ChangeLog changes_;
+  SessionState state_;
+  Backings backings_;
+  Gate gate_;
+  Notifier notifier_;
+  Operations operations_;
+  PathFiles files_;
+  Channel channel_;
+  Dispatcher dispatcher_;
+  fuse_session* session_ = nullptr;
+  std::thread loop_;
+  std::atomic<bool> loop_ended_{false};
+  bool finished_ = false;  // unmounted or abandoned
+};
+
+Operations::Config operations_config(const MountConfig& config) {
+  Operations::Config operations;
+  operations.mount_point = config.mount_point;
+  operations.owner_uid = config.owner_uid;
+  operations.owner_gid = config.owner_gid;
+  operations.root_mode = config.root_mode & 07777;
+  operations.created_at = config.created_at;
+  operations.symlink_host_roots = config.symlink_host_roots;
+  operations.on_denial = config.on_denial;
+  return operations;
+}
+
+MountedSession::MountedSession(MountConfig config, FileDescriptor device,
+                               std::unique_ptr<Workspace> workspace, NodeTable nodes, ChangeLog changes,
+                               SessionState state, bool adopt)
+    : config_(std::move(config)),
+      device_(std::move(device)),
+      workspace_(std::move(workspace)),
+      nodes_(std::move(nodes)),
+      changes_(std::move(changes)),
+      state_(std::move(state)),
+      backings_(nodes_),
+      operations_(operations_config(config_), *workspace_, nodes_, changes_, state_, backings_, notifier_),
+      files_(operations_, *workspace_, gate_, notifier_),
+      channel_(device_.get(), state_, config_.passthrough == Passthrough::kAuto, adopt,
+               [this] { backings_.start(device_.get(), state_.passthrough()); }),
+      dispatcher_{operations_, gate_, state_, channel_} {
+  operations_.set_metadata(config_.metadata);
+  if (adopt) settle_after_take_over();
+}
+
+/// The counts of open files follow from the table of open files; backing ids of files that are open stay in
+/// use.
+void MountedSession::settle_after_take_over() {
+  backings_.start(device_.get(), state_.passthrough());
+  nodes_.clear_open_counts();
+  for (const auto& file : state_.all_files()) nodes_.opened(file.node, file.writes());
+  backings_.settle();
+}
+
+Result<void> MountedSession::run() {
+  char program[] = "okcvm";
+  char* arguments[] = {program, nullptr};
+  fuse_args args = FUSE_ARGS_INIT(1, arguments);
+  session_ = fuse_session_new(&args, &fuse_callbacks(), sizeof(fuse_lowlevel_ops), &dispatcher_);
+  if (!session_) return fail(Code::kInternal, "libfuse refused to make a session");
+  constexpr fuse_custom_io kIo{write_channel, read_channel, nullptr, nullptr};
+  FileDescriptor device(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 0));  // libfuse closes its own
+  if (!device || fuse_session_custom_io(session_, &kIo, device.get()) != 0) {
+    fuse_session_destroy(session_);
+    session_ = nullptr;
+    return fail(Code::kInternal, "libfuse refused the device");
+  }
+  device.release();
+  notifier_.start(session_);
+  loop_ = std::thread([this] {
+    fuse_loop_config* loop = fuse_loop_cfg_create();
+    fuse_loop_cfg_set_max_threads(loop, kMaxThreads);
+    fuse_loop_cfg_set_idle_threads(loop, kMaxThreads);
+    fuse_session_loop_mt(session_, loop);
+    fuse_loop_cfg_destroy(loop);
+    loop_ended_ = true;
+  });
+  return {};
+}
+
+Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, FileDescriptor device,
+                                                            bool adopt) {
+  std::error_code error;
+  std::filesystem::create_directories(config.runtime_dir, error);
+  if (error) return fail_errno(error.value(), "cannot make the run-time directory");
+
+  Workspace::Config folders;
+  folders.folder = config.workspace;
+  folders.owner_uid = config.owner_uid;
+  folders.owner_gid = config.owner_gid;
+  folders.workdir = std::move(config.workdir);
+  folders.use_handles = config.file_handles;
+  auto workspace = Workspace::open(std::move(folders));
+  if (!workspace) return fail(workspace.error());
+  for (auto& skill : config.skills)
+    if (auto loaded = (*workspace)->load_skill(skill.name, std::move(skill.directory)); !loaded)
+      return fail(loaded.error());
+
+  auto state = SessionState::open(state_file(config, "state"), adopt);
+  if (!state) return fail(state.error());
+  auto nodes = NodeTable::open(state_file(config, "nodes"), adopt);
+  if (!nodes) return fail(nodes.error());
+  ChangeLog::Config log;
+  log.live = state_file(config, "changes");
+  log.resting = config.workspace.parent_path().parent_path() / "changes" / config.id.text();
+  log.enabled = config.record_changes;
+  log.adopt = adopt;
+  log.workspace_exists = (*workspace)->is_materialized();
+  auto changes = ChangeLog::open(std::move(log));
+  if (!changes) return fail(changes.error());
+
+  if (!adopt) {
+    auto mounted = mount_device(config.mount_point);
+    if (!mounted) return fail(mounted.error());
+    device = std::move(*mounted);
+  }
+  std::unique_ptr<MountedSession> session(new MountedSession(std::move(config), std::move(device),
+                                                             std::move(*workspace), std::move(*nodes),
+                                                             std::move(*changes), std::move(*state), adopt));
+  if (auto running = session->run(); !running) return fail(running.error());
+  return session;
+}
+
+// -- Ending
+// ---------------------------------------------------------------------------------------------------
+
+void MountedSession::end_loop() {
+  if (session_) fuse_session_exit(session_);
+  channel_.stop();
+  if (loop_.joinable()) loop_.join();
+  notifier_.stop();
+  if (session_) {
+    fuse_session_destroy(session_);
+    session_ = nullptr;
+  }
+}
+
+Result<void> MountedSession::unmount(bool force) {
+  if (finished_) return {};
+  if (::umount2(config_.mount_point.c_str(), UMOUNT_NOFOLLOW | (force ? MNT_DETACH : 0)) != 0) {
+    if (errno == EBUSY)
+      return fail(Code::kBusy,
+                  "files or working directories in the session are in use; close them or use force");
+    if (errno != EINVAL && errno != ENOENT) return fail_errno(errno, "cannot unmount the session");
+  }
+  finished_ = true;
+  end_loop();
+  ::rmdir(config_.mount_point.c_str());
+  if (workspace_->is_materialized())
+    if (auto rested = changes_.rest(); !rested) return rested;
+  for (const char* purpose : kStatePurposes) ::unlink(state_file(config_, purpose).c_str());
+  return {};
+}
+
+void MountedSession::abandon() {
+  if (finished_) return;
+  finished_ = true;
+  end_loop();
+}
+
+MountedSession::~MountedSession() {
+  [[maybe_unused]] auto unmounted = unmount(true);
+  end_loop();
+}
+
+// -- Changes and holds
+// ----------------------------------------------------------------------------------------
+
+ChangeSet MountedSession::cut_held() {
+  std::vector<RelPath> in_flight = operations_.written_now();
+  backings_.drop_all_unused();  // or a reader of the snapshot would take them for writers (F_SETLEASE)
+  ChangeSet changes = changes_.cut();
+  for (const auto& path : in_flight) changes_.record(ChangeKind::kContent, path);
+  changes.in_flight = std::move(in_flight);
+  return changes;
+}
+
+ChangeSet MountedSession::cut_changes() {
+  gate_.close();
+  ChangeSet changes = cut_held();
+  gate_.open();
+  return changes;
+}
+
+void MountedSession::mark_changed(const std::vector<RelPath>& paths) {
+  for (const auto& path : paths) changes_.record(ChangeKind::kContent, path);
+}
+
+class MountedSession::SessionHold final : public SessionMount::Hold {
+ public:
+  explicit SessionHold(MountedSession& session) : session_(session) { session_.gate_.close(); }
+  ~SessionHold() override {
+    session_.gate_.open();
+    session_.notifier_.drain();  // only now: a notice may wait for a request that was held back
+  }
+  ChangeSet cut_changes() override { return session_.cut_held(); }
+  void invalidate(const std::vector<RelPath>& changed) override { session_.invalidate(changed); }
+
+ private:
+  MountedSession& session_;
+};
+
+std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
+  return std::make_unique<SessionHold>(*this);
+}
+
+/// Called under a hold. The notices are told when it ends, before its destructor returns.
+void MountedSession::invalidate(const std::vector<RelPath>& changed) {
+  nodes_.distrust_all();
+  operations_.directories().drop_all();
+  for (const auto& path : changed) files_.tell_kernel(path);
+}
+
+// -- What a session shows
+// -------------------------------------------------------------------------------------
+
+Result<void> MountedSession::load_skill(Skill skill) {
+  const std::string name = skill.name.text();
+  if (auto loaded = workspace_->load_skill(skill.name, std::move(skill.directory)); !loaded) return loaded;
+  notifier_.entry(node_of(Zone::kSkills), name);
+  notifier_.inode(node_of(Zone::kSkills));
+  notifier_.drain();
+  return {};
+}
+
+Result<void> MountedSession::unload_skill(const Name& name) {
+  if (auto unloaded = workspace_->unload_skill(name); !unloaded) return fail(unloaded.error());
+  notifier_.entry(node_of(Zone::kSkills), name.text());
+  notifier_.inode(node_of(Zone::kSkills));
+  notifier_.drain();
+  return {};
+}
+
+void MountedSession::set_metadata(std::string metadata) {
+  operations_.set_metadata(std::move(metadata));
+  notifier_.inode(kMetadataNode);
+  notifier_.drain();
+}
+
+MountStatistics MountedSession::statistics() const {
+  MountStatistics statistics;
+  state_.fill(statistics);
+  statistics.nodes = nodes_.size();
+  statistics.open_directories = const_cast<Operations&>(operations_).directories().open_count();
+  statistics.last_used = channel_.last_used();
+  return statistics;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SessionMount>> SessionMount::mount(MountConfig config) {
+  return MountedSession::start(std::move(config), FileDescriptor(), false);
+}
+
+Result<std::unique_ptr<SessionMount>> SessionMount::take_over(MountConfig config, FileDescriptor device) {
+  auto session = MountedSession::start(std::move(config), std::move(device), true);
+  if (!session && session.error().errno_value == EUCLEAN) {
+    Error error = session.error();
+    error.code = Code::kCorrupt;
+    return fail(std::move(error));
+  }
+  return session;
+}
+
+std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_root,
+                                             const std::function<bool(std::string_view)>& is_ours) {
+  std::vector<std::string> detached;
+  std::ifstream mounts("/proc/self/mounts");
+  for (std::string line; std::getline(mounts, line);) {
+    std::istringstream fields(line);
+    std::string source;
+    std::string target;
+    std::string type;
+    fields >> source >> target >> type;
+    const std::filesystem::path path(target);
+    if (type != kFileSystemType || path.parent_path() != mount_root || !is_ours(path.filename().string()))
+      continue;
+    if (::umount2(target.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) continue;
+    ::rmdir(target.c_str());
+    detached.push_back(path.filename());
+  }
+  return detached;
+}
+
+}  // namespace okcvm::fusefs

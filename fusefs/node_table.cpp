@@ -1,0 +1,447 @@
+#include "fusefs/node_table.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace okcvm::fusefs {
+
+/// One slot of the mapping. Free slots keep `generation`, so that no number is used twice.
+struct NodeRecord {
+  std::atomic<std::uint64_t> id;  // 0 while free; stored last
+  std::uint64_t lookups;
+  std::uint64_t parent;
+  std::uint64_t inode;
+  std::uint32_t generation;
+  std::int32_t backing_id;
+  std::uint32_t opens;
+  std::uint32_t writers;
+  std::uint32_t content_epoch;
+  std::uint32_t coverage_epoch;
+  std::uint32_t trust;
+  VolumeId volume;
+  Zone zone;
+  std::uint8_t type;  // S_IFMT >> 12
+  bool dead;
+  NodeTable::Coverage coverage;
+  std::uint8_t handle_type;
+  std::uint8_t handle_size;
+  std::uint8_t name_size;  // 0: unknown
+  std::array<std::uint8_t, Handle::kMaxSize> handle;
+  std::array<char, 63> name;
+};
+static_assert(sizeof(NodeRecord) == 160);
+
+namespace {
+
+struct TableHeader {
+  std::uint64_t magic;
+  std::uint32_t record_size;
+  std::uint32_t next_slot;  // slots from here on were never used
+  std::uint32_t trust;
+};
+constexpr std::uint64_t kMagic = 0x6f6b63766d6e6401;  // "okcvmnd", version 1
+constexpr std::size_t kHeaderSize = 64;
+
+TableHeader& header_of(const SharedRegion& region) {
+  return *reinterpret_cast<TableHeader*>(region.data());
+}
+
+std::size_t hash_of(const InodeKey& key) {
+  std::uint64_t mixed = (key.inode + (std::uint64_t{key.volume} << 48)) * 0x9e3779b97f4a7c15u;
+  return static_cast<std::size_t>(mixed ^ (mixed >> 29));
+}
+
+}  // namespace
+
+Result<NodeTable> NodeTable::open(const std::filesystem::path& path, bool adopt) {
+  bool is_new = false;
+  auto region = SharedRegion::open(path, kHeaderSize + std::size_t{kMaxNodes} * sizeof(NodeRecord), is_new);
+  if (!region) return fail(region.error());
+  if (adopt && is_new) return fail_errno(EUCLEAN, "the run-time state of the session is missing");
+  if (!adopt && !is_new) region->shrink(0);
+  if (auto ready = region->reserve(kHeaderSize + kFirstFreeSlot * sizeof(NodeRecord)); !ready)
+    return fail(ready.error());
+
+  TableHeader& header = header_of(*region);
+  if (adopt && (header.magic != kMagic || header.record_size != sizeof(NodeRecord) ||
+                header.next_slot < kFirstFreeSlot || header.next_slot > kMaxNodes))
+    return fail_errno(EUCLEAN, "the run-time state of the session is of another version or damaged");
+  if (!adopt) {
+    std::memset(region->data(), 0, kHeaderSize + kFirstFreeSlot * sizeof(NodeRecord));
+    header.record_size = sizeof(NodeRecord);
+    header.next_slot = kFirstFreeSlot;
+    header.trust = 1;
+    header.magic = kMagic;
+  }
+  NodeTable table(std::move(*region));
+  MutexLock lock(table.mutex_);
+  table.next_slot_ = header.next_slot;
+  table.trust_ = header.trust;
+  if (auto ready = table.region_.reserve(kHeaderSize + std::size_t{header.next_slot} * sizeof(NodeRecord));
+      !ready)
+    return fail(ready.error());
+  for (const auto& rule : kZoneRules) {
+    NodeRecord& row = table.record(node_of(rule.zone).slot());
+    row.zone = rule.zone;
+    row.type = S_IFDIR >> 12;
+    row.parent = kRootNode.value;
+    row.volume = rule.zone == Zone::kWorkdir ? kWorkdirVolume : kWorkspaceVolume;
+    row.name_size = static_cast<std::uint8_t>(rule.name.copy(row.name.data(), row.name.size()));
+    row.id.store(node_of(rule.zone).value);
+  }
+  NodeRecord& metadata = table.record(kMetadataNode.slot());
+  metadata.type = S_IFREG >> 12;
+  metadata.parent = kRootNode.value;
+  metadata.id.store(kMetadataNode.value);
+  table.rebuild();
+  return table;
+}
+
+NodeTable::NodeTable(NodeTable&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
+    : region_(std::move(other.region_)),
+      index_(std::move(other.index_)),
+      free_(std::move(other.free_)),
+      writing_(std::move(other.writing_)),
+      next_slot_(other.next_slot_),
+      trust_(other.trust_),
+      live_(other.live_) {}
+
+NodeTable::~NodeTable() = default;
+
+NodeRecord& NodeTable::record(std::uint32_t slot) const {
+  return reinterpret_cast<NodeRecord*>(region_.data() + kHeaderSize)[slot];
+}
+
+NodeRecord* NodeTable::live_record(NodeId id) const {
+  if (id.slot() >= next_slot_ || id.value == 0) return nullptr;
+  NodeRecord& row = record(id.slot());
+  return row.id.load(std::memory_order_relaxed) == id.value ? &row : nullptr;
+}
+
+Node NodeTable::copy_of(const NodeRecord& row) const {
+  Node node;
+  node.id = NodeId{row.id.load(std::memory_order_relaxed)};
+  node.parent = NodeId{row.parent};
+  node.key = {row.volume, row.inode};
+  node.zone = row.zone;
+  node.type = static_cast<mode_t>(row.type) << 12;
+  node.dead = row.dead;
+  node.handle.type = row.handle_type;
+  node.handle.size = row.handle_size;
+  node.handle.bytes = row.handle;
+  node.name.assign(row.name.data(), row.name_size);
+  return node;
+}
+
+void NodeTable::rebuild() {
+  free_.clear();
+  writing_.clear();
+  live_ = 0;
+  index_.assign(64, 0);
+  for (std::uint32_t slot = kFirstFreeSlot; slot < next_slot_; ++slot) {
+    NodeRecord& row = record(slot);
+    if (row.id.load() == 0) {
+      free_.push_back(slot);
+      continue;
+    }
+    ++live_;
+    if (row.writers) writing_.insert(slot);
+    if (!row.dead) index_insert(slot);
+  }
+}
+
+Result<Node> NodeTable::find(NodeId id) const {
+  MutexLock lock(mutex_);
+  const NodeRecord* row = live_record(id);
+  if (!row) return fail_errno(ESTALE);
+  return copy_of(*row);
+}
+
+void NodeTable::place(NodeRecord& row, NodeId parent, std::string_view name) {
+  row.parent = parent.value;
+  row.name_size = 0;
+  if (name.size() > row.name.size()) return;
+  std::memcpy(row.name.data(), name.data(), name.size());
+  row.name_size = static_cast<std::uint8_t>(name.size());
+}
+
+std::optional<NodeId> NodeTable::reference_known(const InodeKey& key, NodeId parent, std::string_view name) {
+  MutexLock lock(mutex_);
+  const auto slot = index_find(key);
+  if (!slot) return std::nullopt;
+  NodeRecord& row = record(*slot);
+  if (row.trust != trust_) return std::nullopt;
+  ++row.lookups;
+  place(row, parent, name);
+  return NodeId{row.id.load(std::memory_order_relaxed)};
+}
+
+Result<Referenced> NodeTable::reference(const Node& found) {
+  MutexLock lock(mutex_);
+  if (const auto slot = index_find(found.key)) {
+    NodeRecord& row = record(*slot);
+    if (copy_of(row).handle == found.handle && row.type == found.type >> 12) {
+      ++row.lookups;
+      row.trust = trust_;
+      place(row, found.parent, found.name);
+      return Referenced{NodeId{row.id.load(std::memory_order_relaxed)}, false};
+    }
+    index_erase(*slot);
+    row.dead = true;
+  }
+  auto slot = take_slot();
+  if (!slot) return fail(slot.error());
+  NodeRecord& row = record(*slot);
+  row.lookups = 1;
+  row.inode = found.key.inode;
+  row.volume = found.key.volume;
+  row.backing_id = 0;
+  row.opens = row.writers = 0;
+  row.content_epoch = row.coverage_epoch = 0;
+  row.trust = trust_;
+  row.zone = found.zone;
+  row.type = static_cast<std::uint8_t>(found.type >> 12);
+  row.dead = false;
+  row.handle_type = found.handle.type;
+  row.handle_size = found.handle.size;
+  row.handle = found.handle.bytes;
+  place(row, found.parent, found.name);
+  const NodeId id{(std::uint64_t{++row.generation} << 32) | *slot};
+  row.id.store(id.value);
+  index_insert(*slot);
+  ++live_;
+  return Referenced{id, true};
+}
+
+Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
+  MutexLock lock(mutex_);
+  NodeRecord* row = live_record(id);
+  if (!row || is_fixed(id)) return {};
+  row->lookups -= std::min(row->lookups, count);
+  if (row->lookups) return {};
+  if (!row->dead) index_erase(id.slot());
+  const Forgotten forgotten{true, {row->volume, row->inode}, row->backing_id};
+  row->id.store(0);
+  row->backing_id = 0;
+  writing_.erase(id.slot());
+  free_.push_back(id.slot());
+  --live_;
+  return forgotten;
+}
+
+std::optional<NodeId> NodeTable::id_of(const InodeKey& key) const {
+  MutexLock lock(mutex_);
+  const auto slot = index_find(key);
+  if (!slot) return std::nullopt;
+  return NodeId{record(*slot).id.load(std::memory_order_relaxed)};
+}
+
+void NodeTable::moved(const InodeKey& key, NodeId parent, Zone zone, std::string_view name) {
+  MutexLock lock(mutex_);
+  const auto slot = index_find(key);
+  if (!slot) return;
+  NodeRecord& row = record(*slot);
+  place(row, parent, name);
+  if (row.zone == zone) return;
+  row.zone = zone;
+  if (row.type != S_IFDIR >> 12) return;
+  // Zones of one group only differ in name, but what is below must know where it is for reset and snapshots.
+  for (const NodeId id : all_ids())
+    if (NodeRecord* below = live_record(id); below && is_below(id, NodeId{row.id.load()})) below->zone = zone;
+}
+
+void NodeTable::unlinked(const InodeKey& key, NodeId parent, std::string_view name, bool last) {
+  MutexLock lock(mutex_);
+  const auto slot = index_find(key);
+  if (!slot) return;
+  NodeRecord& row = record(*slot);
+  const bool was_this_name =
+      row.parent == parent.value && std::string_view(row.name.data(), row.name_size) == name;
+  if (was_this_name || last) row.name_size = 0;
+  if (!last) return;
+  index_erase(*slot);
+  row.dead = true;
+}
+
+void NodeTable::distrust_all() {
+  MutexLock lock(mutex_);
+  header_of(region_).trust = ++trust_;
+}
+
+OpenState NodeTable::open_state(NodeId id) const {
+  MutexLock lock(mutex_);
+  const NodeRecord* row = live_record(id);
+  return row ? OpenState{row->backing_id, row->opens, row->writers} : OpenState{};
+}
+
+OpenState NodeTable::opened(NodeId id, bool writes) {
+  MutexLock lock(mutex_);
+  NodeRecord* row = live_record(id);
+  if (!row) return {};
+  ++row->opens;
+  if (writes && ++row->writers == 1) writing_.insert(id.slot());
+  return {row->backing_id, row->opens, row->writers};
+}
+
+OpenState NodeTable::closed(NodeId id, bool writes) {
+  MutexLock lock(mutex_);
+  NodeRecord* row = live_record(id);
+  if (!row) return {};
+  if (row->opens) --row->opens;
+  if (writes && row->writers && --row->writers == 0) writing_.erase(id.slot());
+  return {row->backing_id, row->opens, row->writers};
+}
+
+void NodeTable::set_backing(NodeId id, std::int32_t backing_id) {
+  MutexLock lock(mutex_);
+  if (NodeRecord* row = live_record(id)) row->backing_id = backing_id;
+}
+
+std::vector<NodeId> NodeTable::open_for_writing() const {
+  std::vector<NodeId> ids;
+  MutexLock lock(mutex_);
+  for (const auto slot : writing_) ids.push_back(NodeId{record(slot).id.load()});
+  return ids;
+}
+
+std::vector<std::pair<NodeId, std::int32_t>> NodeTable::unused_backings() const {
+  std::vector<std::pair<NodeId, std::int32_t>> unused;
+  MutexLock lock(mutex_);
+  for (const NodeId id : all_ids())
+    if (const NodeRecord* row = live_record(id); row && row->backing_id && !row->opens)
+      unused.emplace_back(id, row->backing_id);
+  return unused;
+}
+
+void NodeTable::clear_open_counts() {
+  MutexLock lock(mutex_);
+  for (const NodeId id : all_ids())
+    if (NodeRecord* row = live_record(id)) row->opens = row->writers = 0;
+  writing_.clear();
+}
+
+bool NodeTable::is_recorded(NodeId id, std::uint32_t epoch) const {
+  MutexLock lock(mutex_);
+  const NodeRecord* row = live_record(id);
+  return row && row->content_epoch == epoch;
+}
+
+void NodeTable::set_recorded(NodeId id, std::uint32_t epoch) {
+  MutexLock lock(mutex_);
+  if (NodeRecord* row = live_record(id)) row->content_epoch = epoch;
+}
+
+void NodeTable::set_coverage(NodeId id, std::uint32_t epoch, Coverage coverage) {
+  MutexLock lock(mutex_);
+  NodeRecord* row = live_record(id);
+  if (!row) return;
+  row->coverage_epoch = epoch;
+  row->coverage = coverage;
+}
+
+bool NodeTable::is_covered(NodeId id, std::uint32_t epoch) const {
+  MutexLock lock(mutex_);
+  for (const NodeRecord* row = live_record(id); row; row = live_record(NodeId{row->parent})) {
+    if (row->coverage_epoch == epoch) return row->coverage == Coverage::kWhole;
+    if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)})) return false;
+  }
+  return false;
+}
+
+std::optional<std::size_t> NodeTable::depth(NodeId id) const {
+  MutexLock lock(mutex_);
+  std::size_t depth = 0;
+  for (const NodeRecord* row = live_record(id); row; row = live_record(NodeId{row->parent}), ++depth)
+    if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)}))
+      return row->zone == Zone::kSkills ? depth - std::min<std::size_t>(depth, 1) : depth + 1;
+  return std::nullopt;
+}
+
+std::uint64_t NodeTable::size() const {
+  MutexLock lock(mutex_);
+  return live_;
+}
+
+std::vector<NodeId> NodeTable::all_ids() const {
+  std::vector<NodeId> ids;
+  ids.reserve(live_);
+  for (std::uint32_t slot = kFirstFreeSlot; slot < next_slot_; ++slot)
+    if (const auto id = record(slot).id.load(std::memory_order_relaxed)) ids.push_back(NodeId{id});
+  return ids;
+}
+
+bool NodeTable::is_below(NodeId id, NodeId ancestor) const {
+  const NodeRecord* row = live_record(id);
+  while (row && row->parent != kRootNode.value) {
+    if (row->parent == ancestor.value) return true;
+    row = live_record(NodeId{row->parent});
+  }
+  return row && ancestor == kRootNode;
+}
+
+// -- Slots and the index by inode
+// -----------------------------------------------------------------------------
+
+Result<std::uint32_t> NodeTable::take_slot() {
+  if (!free_.empty()) {
+    const auto slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
+  if (next_slot_ >= kMaxNodes) return fail_errno(ENOMEM);
+  if (auto ready = region_.reserve(kHeaderSize + (std::size_t{next_slot_} + 1) * sizeof(NodeRecord)); !ready)
+    return fail_errno(ENOMEM);
+  header_of(region_).next_slot = next_slot_ + 1;
+  return next_slot_++;
+}
+
+std::optional<std::uint32_t> NodeTable::index_find(const InodeKey& key) const {
+  const std::size_t mask = index_.size() - 1;
+  for (std::size_t at = hash_of(key) & mask; index_[at]; at = (at + 1) & mask) {
+    const NodeRecord& row = record(index_[at]);
+    if (row.inode == key.inode && row.volume == key.volume) return index_[at];
+  }
+  return std::nullopt;
+}
+
+void NodeTable::index_insert(std::uint32_t slot) {
+  if ((live_ + 1) * 3 > index_.size() * 2) grow_index();
+  const NodeRecord& row = record(slot);
+  const std::size_t mask = index_.size() - 1;
+  std::size_t at = hash_of({row.volume, row.inode}) & mask;
+  while (index_[at] && index_[at] != slot) at = (at + 1) & mask;
+  index_[at] = slot;
+}
+
+/// Removes by shifting the rest of the run back, so that no tombstones pile up.
+void NodeTable::index_erase(std::uint32_t slot) {
+  const NodeRecord& row = record(slot);
+  const std::size_t mask = index_.size() - 1;
+  std::size_t hole = hash_of({row.volume, row.inode}) & mask;
+  while (index_[hole] && index_[hole] != slot) hole = (hole + 1) & mask;
+  if (!index_[hole]) return;
+  for (std::size_t next = (hole + 1) & mask; index_[next]; next = (next + 1) & mask) {
+    const NodeRecord& other = record(index_[next]);
+    const std::size_t home = hash_of({other.volume, other.inode}) & mask;
+    if (((next - home) & mask) < ((next - hole) & mask)) continue;
+    index_[hole] = index_[next];
+    hole = next;
+  }
+  index_[hole] = 0;
+}
+
+void NodeTable::grow_index() {
+  std::vector<std::uint32_t> former(index_.size() * 2, 0);
+  former.swap(index_);
+  for (const auto slot : former) {
+    if (!slot) continue;
+    const NodeRecord& row = record(slot);
+    const std::size_t mask = index_.size() - 1;
+    std::size_t at = hash_of({row.volume, row.inode}) & mask;
+    while (index_[at]) at = (at + 1) & mask;
+    index_[at] = slot;
+  }
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,142 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <unordered_set>
+#include <vector>
+
+#include "fusefs/shared_region.h"
+#include "fusefs/types.h"
+#include "policy/thread_annotations.h"
+
+namespace okcvm::fusefs {
+
+struct NodeRecord;
+
+/// How often an inode is open through the kernel, and the backing id it is open with (0: none).
+struct OpenState {
+  std::int32_t backing_id = 0;
+  std::uint32_t opens = 0;
+  std::uint32_t writers = 0;
+};
+
+/// What a node that went leaves for its owner to give back.
+struct Forgotten {
+  bool gone = false;
+  InodeKey key;
+  std::int32_t backing_id = 0;  // to be closed; 0: none
+};
+
+struct Referenced {
+  NodeId id;
+  bool made = false;  // the node was not known before
+};
+
+/// Every inode the kernel holds a reference to, by the number it knows it by. Thread-safe.
+/// Lives in a shared mapping: a record is complete before its id is stored, and counts change by single
+/// stores, so that the next daemon finds it valid wherever this one died. Counts may then be too high, never
+/// too low.
+class NodeTable {
+ public:
+  static constexpr std::uint32_t kMaxNodes = 16u << 20;
+
+  /// `adopt` keeps what a dead daemon left at `path`; otherwise the table starts empty but for the fixed
+  /// nodes. EUCLEAN if what is there is not a table of this version.
+  static Result<NodeTable> open(const std::filesystem::path& path, bool adopt);
+
+  NodeTable(NodeTable&&) noexcept;
+  ~NodeTable();
+
+  Result<Node> find(NodeId id) const EXCLUDES(mutex_);  // ESTALE when unknown
+
+  /// Takes one reference on a node that is already known under this key, and notes where it was found.
+  /// Nothing when it is not known, or when only its handle can tell whether it still is the same file.
+  std::optional<NodeId> reference_known(const InodeKey& key, NodeId parent, std::string_view name)
+      EXCLUDES(mutex_);
+
+  /// Takes one reference on the node of `found` (whose id is ignored), making it if need be. A known node
+  /// with another handle is a former file with a recycled inode number: it is marked dead. ENOMEM when full.
+  Result<Referenced> reference(const Node& found) EXCLUDES(mutex_);
+
+  /// Drops `count` kernel references; the node goes with the last one. (FUSE_FORGET)
+  Forgotten forget(NodeId id, std::uint64_t count) EXCLUDES(mutex_);
+
+  std::optional<NodeId> id_of(const InodeKey& key) const EXCLUDES(mutex_);
+  /// The name `name` in `parent` stands for this inode now.
+  void moved(const InodeKey& key, NodeId parent, Zone zone, std::string_view name) EXCLUDES(mutex_);
+  /// The name is gone; with `last` the inode goes as soon as nobody has it open.
+  void unlinked(const InodeKey& key, NodeId parent, std::string_view name, bool last) EXCLUDES(mutex_);
+  /// Inodes may have been replaced behind our back: verify every node by its handle before it is trusted
+  /// again.
+  void distrust_all() EXCLUDES(mutex_);
+  /// Every known node below `ancestor` for which `filter(node)` holds.
+  template <typename Filter>
+  std::vector<Node> descendants(NodeId ancestor, Filter&& filter) const EXCLUDES(mutex_);
+
+  // -- Open files ------------------------------------------------------------------------------------------
+  OpenState open_state(NodeId id) const EXCLUDES(mutex_);
+  OpenState opened(NodeId id, bool writes) EXCLUDES(mutex_);
+  OpenState closed(NodeId id, bool writes) EXCLUDES(mutex_);
+  void set_backing(NodeId id, std::int32_t backing_id) EXCLUDES(mutex_);
+  std::vector<NodeId> open_for_writing() const EXCLUDES(mutex_);
+  /// Nodes that hold a backing id but are not open, oldest first is not promised.
+  std::vector<std::pair<NodeId, std::int32_t>> unused_backings() const EXCLUDES(mutex_);
+  /// Sets all open counts to zero; the file table counts them anew after a take-over.
+  void clear_open_counts() EXCLUDES(mutex_);
+
+  // -- What was recorded of it since a cut -----------------------------------------------------------------
+  /// Its content, or its being new, stands in the log of this epoch. `epoch` is never 0.
+  bool is_recorded(NodeId id, std::uint32_t epoch) const EXCLUDES(mutex_);
+  void set_recorded(NodeId id, std::uint32_t epoch) EXCLUDES(mutex_);
+  /// kWhole: a directory recorded as new, to be read whole; what happens below it need not be recorded.
+  /// kKnown: it was moved into such a directory with what was known of it, so changes in it must be recorded.
+  enum class Coverage : std::uint8_t { kWhole, kKnown };
+  void set_coverage(NodeId id, std::uint32_t epoch, Coverage coverage) EXCLUDES(mutex_);
+  /// Whether the next snapshot reads this node anyway, as part of a directory recorded whole in this epoch.
+  bool is_covered(NodeId id, std::uint32_t epoch) const EXCLUDES(mutex_);
+  /// How far a directory lies below the directory that links in it may not leave: 1 for `outputs`, 2 for
+  /// `outputs/a`, but 0 for a skill's own directory. Nothing if the chain of parents is broken.
+  std::optional<std::size_t> depth(NodeId id) const EXCLUDES(mutex_);
+
+  std::uint64_t size() const EXCLUDES(mutex_);
+
+ private:
+  explicit NodeTable(SharedRegion region) : region_(std::move(region)) {}
+
+  NodeRecord& record(std::uint32_t slot) const;
+  NodeRecord* live_record(NodeId id) const REQUIRES(mutex_);
+  Node copy_of(const NodeRecord& record) const;
+  void rebuild() REQUIRES(mutex_);
+  Result<std::uint32_t> take_slot() REQUIRES(mutex_);
+  std::optional<std::uint32_t> index_find(const InodeKey& key) const REQUIRES(mutex_);
+  void index_insert(std::uint32_t slot) REQUIRES(mutex_);
+  void index_erase(std::uint32_t slot) REQUIRES(mutex_);
+  void grow_index() REQUIRES(mutex_);
+  std::vector<NodeId> all_ids() const REQUIRES(mutex_);
+  bool is_below(NodeId id, NodeId ancestor) const REQUIRES(mutex_);
+  void place(NodeRecord& record, NodeId parent, std::string_view name) REQUIRES(mutex_);
+
+  mutable Mutex mutex_;
+  SharedRegion region_;
+  std::vector<std::uint32_t> index_ GUARDED_BY(mutex_);  // open addressing over slots; 0 is empty
+  std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
+  std::unordered_set<std::uint32_t> writing_ GUARDED_BY(mutex_);
+  std::uint32_t next_slot_ GUARDED_BY(mutex_) = kFirstFreeSlot;
+  std::uint32_t trust_ GUARDED_BY(mutex_) = 1;
+  std::uint64_t live_ GUARDED_BY(mutex_) = 0;
+};
+
+template <typename Filter>
+std::vector<Node> NodeTable::descendants(NodeId ancestor, Filter&& filter) const {
+  std::vector<Node> found;
+  MutexLock lock(mutex_);
+  for (const NodeId id : all_ids())
+    if (const NodeRecord* row = live_record(id)) {
+      Node node = copy_of(*row);
+      if (filter(node) && is_below(id, ancestor)) found.push_back(std::move(node));
+    }
+  return found;
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,51 @@
+#include "fusefs/notifier.h"
+
+namespace okcvm::fusefs {
+
+void Notifier::push(Notice notice) {
+  const std::lock_guard lock(mutex_);
+  if (stopping_ || !session_) return;
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  queue_.push_back(std::move(notice));
+  changed_.notify_all();
+}
+
+void Notifier::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (stopping_) return;
+    const Notice notice = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    // ENOENT: the kernel does not know it, so there is nothing to correct.
+    if (notice.name.empty())
+      fuse_lowlevel_notify_inval_inode(session_, notice.node.value, 0, 0);
+    else
+      fuse_lowlevel_notify_inval_entry(session_, notice.node.value, notice.name.c_str(), notice.name.size());
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+void Notifier::link_now(NodeId id) {
+  fuse_lowlevel_notify_inval_inode(session_, id.value, 0, 0);
+}
+
+void Notifier::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return stopping_ || (queue_.empty() && !busy_); });
+}
+
+void Notifier::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace okcvm::fusefs

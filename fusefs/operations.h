@@ -1,0 +1,204 @@
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fusefs/backings.h"
+#include "fusefs/change_log.h"
+#include "fusefs/directories.h"
+#include "fusefs/gate.h"
+#include "fusefs/node_table.h"
+#include "fusefs/session_state.h"
+#include "fusefs/types.h"
+#include "fusefs/workspace.h"
+#include "policy/error.h"
+
+namespace okcvm::fusefs {
+
+/// An inode as it is told to the kernel. `id` 0: there is no such name, and that may be remembered.
+struct Entry {
+  NodeId id;
+  struct stat attributes {};
+  double name_seconds = 0;        // how long the name may be believed without asking
+  double attributes_seconds = 0;  // and the attributes
+};
+
+struct Opened {
+  FileId file;
+  std::int32_t backing_id = 0;  // 0: reads and writes come to us
+  bool keep_cache = false;      // pages of earlier opens are still right
+};
+
+struct SetAttributes {
+  std::optional<mode_t> mode;
+  std::optional<uid_t> uid;
+  std::optional<gid_t> gid;
+  std::optional<off_t> size;
+  std::optional<timespec> accessed;  // tv_nsec may be UTIME_NOW
+  std::optional<timespec> modified;
+};
+
+/// One name of a listing, as getdents64(2) gives it.
+struct ListedName {
+  const char* name;
+  std::uint64_t inode;
+  mode_t type;
+  off_t next;  // where the listing goes on after it
+};
+/// Answers false when there is no more room; the name then comes again.
+using ListVisitor = std::function<bool(const ListedName&)>;
+
+/// What the kernel must be told when something changed by another way than its own request.
+class Invalidator {
+ public:
+  virtual ~Invalidator() = default;
+  virtual void entry(NodeId parent, const std::string& name) = 0;
+  /// Attributes, and all pages: data, listing or link text.
+  virtual void inode(NodeId id) = 0;
+  /// The same, done when it returns. Only for symbolic links: no request holds a lock that this waits for.
+  virtual void link_now(NodeId id) = 0;
+  /// Waits until everything asked for before is done. Must not be called while holding back requests.
+  virtual void drain() = 0;
+};
+
+/// The file system's operations, by node. Knows nothing of libfuse; every rule of the zones is applied here,
+/// once, for the kernel's requests and the control socket's alike. Thread-safe. Errors carry the errno for
+/// the kernel.
+class Operations {
+ public:
+  struct Config {
+    std::string mount_point;
+    uid_t owner_uid = 0;
+    gid_t owner_gid = 0;
+    mode_t root_mode = 0700;
+    timespec created_at{};
+    std::vector<std::string> symlink_host_roots;
+    std::function<void(std::string_view, const RelPath&, int)> on_denial;
+  };
+  Operations(Config config, Workspace& workspace, NodeTable& nodes, ChangeLog& changes, SessionState& state,
+             Backings& backings, Invalidator& kernel);
+
+  // -- Names (operations_names.cpp)
+  // --------------------------------------------------------------------------
+  Result<Entry> look_up(NodeId parent, const char* name);
+  /// As look_up, where the name has just been listed in an open directory.
+  Result<Entry> look_up_in(const Directory& directory, const char* name);
+  void forget(NodeId id, std::uint64_t count);
+  /// The node that the kernel knows by this very name, if what stands there now seems to be the same inode.
+  std::optional<NodeId> known_at(NodeId parent, const char* name);
+  Result<std::string> read_link(NodeId id);
+  Result<void> list(NodeId id, off_t offset, const ListVisitor& visit);
+
+  // -- Namespace changes (operations_changes.cpp)
+  // ------------------------------------------------------------
+  Result<Entry> make_node(const Request& request, NodeId parent, const char* name, mode_t mode, dev_t device);
+  Result<Entry> make_directory(const Request& request, NodeId parent, const char* name, mode_t mode);
+  Result<Entry> make_symlink(const Request& request, NodeId parent, const char* name, const char* text);
+  Result<Entry> make_link(const Request& request, NodeId id, NodeId parent, const char* name);
+  Result<void> unlink(const Request& request, NodeId parent, const char* name);
+  Result<void> remove_directory(const Request& request, NodeId parent, const char* name);
+  /// `fact` is what start_rename() answered before the first try.
+  Result<void> rename(const Request& request, NodeId parent, const char* name, NodeId new_parent,
+                      const char* new_name, unsigned flags, std::uint64_t fact);
+  /// What identifies the source, to be noted before a rename so that a repeated request can be recognised.
+  std::uint64_t rename_fact(NodeId parent, const char* name);
+  /// Puts a finished file, made by the control socket elsewhere in the same file system, under a name.
+  Result<void> put(int from_directory, const char* from_name, NodeId parent, const char* name,
+                   unsigned flags);
+
+  // -- Attributes (operations_attributes.cpp)
+  // ----------------------------------------------------------------
+  Result<Entry> attributes(NodeId id);
+  Result<Entry> set_attributes(const Request& request, NodeId id, const SetAttributes& wanted);
+  Result<std::string> extended_attribute(NodeId id, const char* name);
+  Result<std::string> extended_attribute_names(NodeId id);
+  Result<void> set_extended_attribute(const Request& request, NodeId id, const char* name,
+                                      std::span<const char> value, int flags);
+  Result<void> remove_extended_attribute(const Request& request, NodeId id, const char* name);
+  Result<struct statvfs> file_system_status();
+
+  // -- Files (operations_files.cpp)
+  // --------------------------------------------------------------------------
+  Result<Opened> open(const Request& request, NodeId id, int flags, std::uint64_t unique);
+  Result<std::pair<Entry, Opened>> create(const Request& request, NodeId parent, const char* name,
+                                          mode_t mode, int flags, std::uint64_t unique);
+  void release(FileId file);
+  Result<std::size_t> read(NodeId id, std::span<std::byte> into, off_t offset);
+  Result<std::size_t> write(const Request& request, NodeId id, std::span<const std::byte> from, off_t offset);
+  Result<void> sync(NodeId id, bool data_only);
+  Result<void> allocate(const Request& request, NodeId id, int mode, off_t offset, off_t length);
+  Result<off_t> seek(NodeId id, off_t offset, int whence);
+  Result<std::size_t> copy_range(const Request& request, NodeId from, off_t from_offset, NodeId to,
+                                 off_t to_offset, std::size_t length);
+  /// A descriptor of a regular file for reading, for the control socket.
+  Result<FileDescriptor> open_for_reading(NodeId id);
+
+  // -- Changes (operations_record.cpp)
+  // -----------------------------------------------------------------------
+  /// Where a node is now; ENOENT when it has no name any more.
+  Result<RelPath> path_of(const Node& node);
+  /// The files open for writing, by path.
+  std::vector<RelPath> written_now();
+  /// Notes, before it happens, that a file's bytes or attributes change.
+  void record(const Node& node, ChangeKind kind);
+
+  void set_metadata(std::string metadata);
+  Directories& directories() { return directories_; }
+  const std::string& mount_point() const { return config_.mount_point; }
+
+ private:
+  // Where a name is to be changed: the rules allow it and the directory is there.
+  using Place = std::shared_ptr<const Directory>;
+  Result<Place> place_for_change(NodeId parent, const char* name, std::string_view operation);
+  /// Counts and reports a refusal by the zone rules, and makes it the error.
+  Unexpected deny(std::string_view operation, NodeId parent, const char* name, int errno_value);
+  Result<Node> changeable(NodeId id, std::string_view operation);
+
+  Entry entry_of(const Node& node, struct stat status);
+  Entry virtual_directory(Zone zone);
+  Entry metadata_entry();
+  Result<Entry> zone_entry(Zone zone);
+  Result<Entry> skill_entry(const char* name);
+  Result<struct stat> status_of(const Node& node);
+  Result<void> list_virtual(NodeId id, off_t offset, const ListVisitor& visit);
+
+  bool records(const Directory& directory) const;
+  void record_entry(const Directory& directory, const char* name, ChangeKind kind = ChangeKind::kEntry);
+  void record_rename(const Directory& from, const char* name, const Directory& to, const char* new_name,
+                     const struct stat& source, unsigned flags);
+  Result<void> give_to(const Request& request, const Directory& directory, const char* name, mode_t mode);
+  Result<Entry> finish_new(const Request& request, const Directory& directory, const char* name, mode_t mode);
+  void name_is_gone(const Directory& directory, const char* name, const struct stat& status);
+  Result<void> move(const Directory& from, const char* name, const Directory& to, const char* new_name,
+                    unsigned flags);
+  void recheck_links(const Node& moved, std::optional<std::size_t> former_depth);
+  bool link_allowed(std::string_view text, const Node& directory);
+  Result<void> apply(const Request& request, const Node& node, int file, const SetAttributes& wanted);
+  Result<std::string> name_of(const Node& node);
+  Result<std::pair<Entry, Opened>> open_existing(const Request& request, const Directory& directory,
+                                                 const char* name, int flags, std::uint64_t unique);
+  Result<Opened> register_open(const Node& node, FileDescriptor file, int flags, std::uint64_t unique);
+  Result<FileDescriptor> open_backing(const Node& node, int flags);
+  /// The descriptor that reads and writes of an inode go through while it is open without passthrough.
+  Result<std::shared_ptr<FileDescriptor>> data_file(const Node& node, bool for_writing);
+
+  Config config_;
+  Workspace& workspace_;
+  NodeTable& nodes_;
+  ChangeLog& changes_;
+  SessionState& state_;
+  Backings& backings_;
+  Invalidator& kernel_;
+  Directories directories_;
+  Mutex metadata_mutex_;
+  std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);
+};
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,206 @@
+// Attributes of nodes: stat, chmod and its kin, extended attributes, statfs.
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
+#include <cstring>
+
+#include "fusefs/operations.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+/// The path by which calls that know no descriptors reach exactly the inode that `fd` is open on.
+struct ProcPath {
+  explicit ProcPath(int fd) { std::snprintf(text, sizeof text, "/proc/self/fd/%d", fd); }
+  char text[32];
+};
+
+/// Extended attributes that a session may use. ACLs and labels are the host's business.
+bool is_allowed_attribute(std::string_view name, Zone zone) {
+  if (name.starts_with("user.")) return true;
+  if (zone == Zone::kWorkdir || zone == Zone::kSkills) return false;
+  return name.starts_with("trusted.") || name.starts_with("security.");
+}
+
+mode_t without_privileges(mode_t mode) {
+  return mode & ~(S_ISUID | ((mode & S_IXGRP) ? S_ISGID : 0u));
+}
+
+}  // namespace
+
+Operations::Operations(Config config, Workspace& workspace, NodeTable& nodes, ChangeLog& changes,
+                       SessionState& state, Backings& backings, Invalidator& kernel)
+    : config_(std::move(config)),
+      workspace_(workspace),
+      nodes_(nodes),
+      changes_(changes),
+      state_(state),
+      backings_(backings),
+      kernel_(kernel),
+      directories_(workspace, nodes),
+      metadata_(std::make_shared<const std::string>()) {}
+
+void Operations::set_metadata(std::string metadata) {
+  auto replacement = std::make_shared<const std::string>(std::move(metadata));
+  MutexLock lock(metadata_mutex_);
+  metadata_ = std::move(replacement);
+}
+
+Result<struct stat> Operations::status_of(const Node& node) {
+  struct stat status {};
+  if (!node.name.empty() && !node.dead && !rule_of(node.zone).changes_underneath) {
+    // By name in a directory that is probably open: half the calls of the way over the handle. What stands
+    // there must be the same inode; if it is not, the name was just moved.
+    auto directory = directories_.open(node.parent);
+    if (directory &&
+        ::fstatat((*directory)->file.get(), node.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+        status.st_ino == node.key.inode)
+      return status;
+  }
+  auto file = workspace_.open(node, O_PATH | O_NOFOLLOW);
+  if (!file) return fail(file.error());
+  if (::fstat(file->get(), &status) != 0) return fail_errno(errno);
+  return status;
+}
+
+Result<Entry> Operations::attributes(NodeId id) {
+  if (id == kMetadataNode) return metadata_entry();
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  if (is_fixed(id)) return zone_entry(node->zone);
+  auto status = status_of(*node);
+  if (!status) return fail(status.error());
+  return entry_of(*node, *status);
+}
+
+Result<Node> Operations::changeable(NodeId id, std::string_view operation) {
+  auto node = nodes_.find(id);
+  if (!node) return node;
+  if (const int error = rule_of(node->zone).write_error)
+    return deny(operation, node->parent, node->name.c_str(), error);
+  if (is_zone_directory(id) && node->zone != Zone::kWorkdir)
+    if (auto made = workspace_.materialize(node->zone); !made) return fail(made.error());
+  return node;
+}
+
+Result<Entry> Operations::set_attributes(const Request& request, NodeId id, const SetAttributes& wanted) {
+  auto node = changeable(id, "setattr");
+  if (!node) return fail(node.error());
+  record(*node, wanted.size ? ChangeKind::kContent : ChangeKind::kAttributes);
+
+  auto file =
+      is_zone_directory(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  if (!file) return fail(file.error());
+  if (auto applied = apply(request, *node, file->get(), wanted); !applied) return fail(applied.error());
+  struct stat status {};
+  if (::fstat(file->get(), &status) != 0) return fail_errno(errno);
+  if (node->is_directory()) directories_.drop(id);
+  return entry_of(*node, status);
+}
+
+Result<void> Operations::apply(const Request& request, const Node& node, int file,
+                               const SetAttributes& wanted) {
+  if (wanted.size) {
+    auto writable = open_backing(node, O_WRONLY);
+    if (!writable) return fail(writable.error());
+    if (::ftruncate(writable->get(), *wanted.size) != 0) return fail_errno(errno);
+  }
+  if (wanted.uid || wanted.gid) {
+    const uid_t uid = wanted.uid.value_or(static_cast<uid_t>(-1));
+    const gid_t gid = wanted.gid.value_or(static_cast<gid_t>(-1));
+    if (::fchownat(file, "", uid, gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
+  }
+  std::optional<mode_t> mode = wanted.mode;
+  if (!mode && request.kill_privileges) {
+    struct stat status {};
+    if (::fstat(file, &status) != 0) return fail_errno(errno);
+    if (S_ISREG(status.st_mode) && without_privileges(status.st_mode) != status.st_mode)
+      mode = without_privileges(status.st_mode);
+  }
+  if (mode) {
+    if (::chmod(ProcPath(file).text, *mode & 07777) != 0) return fail_errno(errno);
+    // Bits that a write must clear: the next open must see to that itself, not through the kernel's own path.
+    if (*mode & (S_ISUID | S_ISGID)) backings_.drop_unused(node.id);
+  }
+  if (wanted.accessed || wanted.modified) {
+    const timespec omit{0, UTIME_OMIT};
+    const timespec times[2] = {wanted.accessed.value_or(omit), wanted.modified.value_or(omit)};
+    if (::utimensat(file, "", times, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
+  }
+  return {};
+}
+
+// -- Extended attributes
+// --------------------------------------------------------------------------------------
+
+Result<std::string> Operations::extended_attribute(NodeId id, const char* name) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  if (!is_allowed_attribute(name, node->zone)) return fail_errno(EOPNOTSUPP);
+  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  if (!file && is_fixed(id)) return fail_errno(ENODATA);
+  if (!file) return fail(file.error());
+  std::string value(XATTR_SIZE_MAX, '\0');
+  const ssize_t size = ::getxattr(ProcPath(file->get()).text, name, value.data(), value.size());
+  if (size < 0) return fail_errno(errno);
+  value.resize(static_cast<std::size_t>(size));
+  return value;
+}
+
+Result<std::string> Operations::extended_attribute_names(NodeId id) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  if (!file && is_fixed(id)) return std::string();
+  if (!file) return fail(file.error());
+  std::string all(XATTR_LIST_MAX, '\0');
+  const ssize_t size = ::listxattr(ProcPath(file->get()).text, all.data(), all.size());
+  if (size < 0 && errno == EOPNOTSUPP) return std::string();
+  if (size < 0) return fail_errno(errno);
+  std::string allowed;
+  for (ssize_t at = 0; at < size;) {
+    const std::string_view name(all.data() + at);
+    at += static_cast<ssize_t>(name.size()) + 1;
+    if (is_allowed_attribute(name, node->zone)) allowed.append(name).push_back('\0');
+  }
+  return allowed;
+}
+
+Result<void> Operations::set_extended_attribute(const Request& request, NodeId id, const char* name,
+                                                std::span<const char> value, int flags) {
+  auto node = changeable(id, "setxattr");
+  if (!node) return fail(node.error());
+  if (!is_allowed_attribute(name, node->zone)) return fail_errno(EOPNOTSUPP);
+  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  if (!file) return fail(file.error());
+  record(*node, ChangeKind::kAttributes);
+  if (request.may_have_run) flags &= ~XATTR_CREATE;
+  if (::setxattr(ProcPath(file->get()).text, name, value.data(), value.size(), flags) != 0)
+    return fail_errno(errno);
+  return {};
+}
+
+Result<void> Operations::remove_extended_attribute(const Request& request, NodeId id, const char* name) {
+  auto node = changeable(id, "removexattr");
+  if (!node) return fail(node.error());
+  if (!is_allowed_attribute(name, node->zone)) return fail_errno(EOPNOTSUPP);
+  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  if (!file) return fail(file.error());
+  record(*node, ChangeKind::kAttributes);
+  if (::removexattr(ProcPath(file->get()).text, name) != 0 && !(request.may_have_run && errno == ENODATA))
+    return fail_errno(errno);
+  return {};
+}
+
+Result<struct statvfs> Operations::file_system_status() {
+  struct statvfs status {};
+  if (::fstatvfs(workspace_.anchor(), &status) != 0) return fail_errno(errno);
+  return status;
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,270 @@
+// Changing names: create, link, remove, rename.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "fusefs/operations.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+constexpr mode_t kSetIdBits = S_ISUID | S_ISGID;
+
+/// A repeated request finds its own work done: that is success, not an error.
+bool was_done_before(const Request& request, int errno_value, int errno_when_done) {
+  return request.may_have_run && errno_value == errno_when_done;
+}
+
+}  // namespace
+
+Unexpected Operations::deny(std::string_view operation, NodeId parent, const char* name, int errno_value) {
+  state_.count_denial();
+  Error error = Error::plain(errno_value);
+  if (errno_value == EPERM) error.code = Code::kPathTraversalBlocked;
+  if (config_.on_denial) {
+    RelPath path;
+    if (auto node = nodes_.find(parent))
+      if (auto directory = path_of(*node)) path = *directory;
+    if (auto leaf = Name::parse(name)) path = path / *leaf;
+    config_.on_denial(operation, path, errno_value);
+  }
+  return Unexpected(std::move(error));
+}
+
+Result<Operations::Place> Operations::place_for_change(NodeId parent, const char* name,
+                                                       std::string_view operation) {
+  auto node = nodes_.find(parent);
+  if (!node) return fail(node.error());
+  if (const int error = rule_of(node->zone).write_error) return deny(operation, parent, name, error);
+  return directories_.open_for_change(parent);
+}
+
+// -- Making
+// ---------------------------------------------------------------------------------------------------
+
+/// The backing file was made by root; its owner is the caller, its group the directory's where that says so.
+/// A change of owner clears the set-id bits, so they are put back (chown(2)).
+Result<void> Operations::give_to(const Request& request, const Directory& directory, const char* name,
+                                 mode_t mode) {
+  const gid_t gid = directory.set_group_id ? static_cast<gid_t>(-1) : request.gid;
+  if (request.uid != 0 || (gid != 0 && gid != static_cast<gid_t>(-1))) {
+    if (::fchownat(directory.file.get(), name, request.uid, gid, AT_SYMLINK_NOFOLLOW) != 0)
+      return fail_errno(errno);
+    if ((mode & kSetIdBits) && !S_ISLNK(mode) &&
+        ::fchmodat(directory.file.get(), name,
+                   (mode & 07777) | (S_ISDIR(mode) && directory.set_group_id ? S_ISGID : 0), 0) != 0)
+      return fail_errno(errno);
+  }
+  return {};
+}
+
+Result<Entry> Operations::finish_new(const Request& request, const Directory& directory, const char* name,
+                                     mode_t mode) {
+  auto given = give_to(request, directory, name, mode);
+  auto entry = given ? look_up_in(directory, name) : Result<Entry>(fail(given.error()));
+  if (!entry) ::unlinkat(directory.file.get(), name, S_ISDIR(mode) ? AT_REMOVEDIR : 0);
+  if (entry && !S_ISDIR(mode)) nodes_.set_recorded(entry->id, changes_.epoch());
+  return entry;
+}
+
+Result<Entry> Operations::make_node(const Request& request, NodeId parent, const char* name, mode_t mode,
+                                    dev_t device) {
+  auto place = place_for_change(parent, name, "mknod");
+  if (!place) return fail(place.error());
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return deny("mknod", parent, name, EPERM);
+  record_entry(**place, name);
+  if (::mknodat((*place)->file.get(), name, mode, device) != 0 && !was_done_before(request, errno, EEXIST))
+    return fail_errno(errno);
+  return finish_new(request, **place, name, mode);
+}
+
+Result<Entry> Operations::make_directory(const Request& request, NodeId parent, const char* name,
+                                         mode_t mode) {
+  auto place = place_for_change(parent, name, "mkdir");
+  if (!place) return fail(place.error());
+  record_entry(**place, name, ChangeKind::kTree);
+  if (::mkdirat((*place)->file.get(), name, mode) != 0 && !was_done_before(request, errno, EEXIST))
+    return fail_errno(errno);
+  auto entry = finish_new(request, **place, name, mode | S_IFDIR);
+  if (entry) nodes_.set_coverage(entry->id, changes_.epoch(), NodeTable::Coverage::kWhole);
+  return entry;
+}
+
+Result<Entry> Operations::make_symlink(const Request& request, NodeId parent, const char* name,
+                                       const char* text) {
+  auto directory = nodes_.find(parent);
+  if (!directory) return fail(directory.error());
+  if (const int error = rule_of(directory->zone).write_error) return deny("symlink", parent, name, error);
+  if (!link_allowed(text, *directory)) return deny("symlink", parent, name, EPERM);
+  auto place = directories_.open_for_change(parent);
+  if (!place) return fail(place.error());
+  record_entry(**place, name);
+  if (::symlinkat(text, (*place)->file.get(), name) != 0 && !was_done_before(request, errno, EEXIST))
+    return fail_errno(errno);
+  return finish_new(request, **place, name, S_IFLNK | 0777);
+}
+
+Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId parent, const char* name) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  auto directory = nodes_.find(parent);
+  if (!directory) return fail(directory.error());
+  if (const int error = link_error(node->zone, directory->zone)) return deny("link", parent, name, error);
+  auto source = workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  if (!source) return fail(source.error());
+  if (S_ISLNK(node->type)) {
+    char text[4096];
+    const ssize_t size = ::readlinkat(source->get(), "", text, sizeof text);
+    if (size < 0) return fail_errno(errno);
+    if (!link_allowed({text, static_cast<std::size_t>(size)}, *directory))
+      return deny("link", parent, name, EPERM);
+  }
+  auto place = directories_.open_for_change(parent);
+  if (!place) return fail(place.error());
+  record(*node, ChangeKind::kContent);  // from now on it may be written under a name that is not watched
+  record_entry(**place, name);
+  if (::linkat(source->get(), "", (*place)->file.get(), name, AT_EMPTY_PATH) != 0 &&
+      !was_done_before(request, errno, EEXIST))
+    return fail_errno(errno);
+  return look_up_in(**place, name);
+}
+
+// -- Removing
+// -------------------------------------------------------------------------------------------------
+
+/// A name stopped standing for an inode that had `status` before.
+void Operations::name_is_gone(const Directory& directory, const char* name, const struct stat& status) {
+  const InodeKey key{directory.volume, status.st_ino};
+  const bool last = S_ISDIR(status.st_mode) || status.st_nlink <= 1;
+  const auto id = nodes_.id_of(key);
+  nodes_.unlinked(key, directory.id, name, last);
+  if (!id || !last) return;
+  if (S_ISDIR(status.st_mode))
+    directories_.drop(*id);
+  else
+    backings_.drop_unused(*id);
+}
+
+Result<void> Operations::unlink(const Request& request, NodeId parent, const char* name) {
+  auto place = place_for_change(parent, name, "unlink");
+  if (!place) return fail(place.error());
+  struct stat status {};
+  if (::fstatat((*place)->file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (was_done_before(request, errno, ENOENT)) return {};
+    return fail_errno(errno);
+  }
+  record_entry(**place, name);
+  if (::unlinkat((*place)->file.get(), name, 0) != 0) return fail_errno(errno);
+  name_is_gone(**place, name, status);
+  return {};
+}
+
+Result<void> Operations::remove_directory(const Request& request, NodeId parent, const char* name) {
+  auto place = place_for_change(parent, name, "rmdir");
+  if (!place) return fail(place.error());
+  struct stat status {};
+  if (::fstatat((*place)->file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (was_done_before(request, errno, ENOENT)) return {};
+    return fail_errno(errno);
+  }
+  record_entry(**place, name);
+  if (::unlinkat((*place)->file.get(), name, AT_REMOVEDIR) != 0) return fail_errno(errno);
+  name_is_gone(**place, name, status);
+  return {};
+}
+
+// -- Renaming
+// -------------------------------------------------------------------------------------------------
+
+std::uint64_t Operations::rename_fact(NodeId parent, const char* name) {
+  struct stat status {};
+  auto directory = directories_.open(parent);
+  if (!directory || ::fstatat((*directory)->file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) return 0;
+  return status.st_ino;
+}
+
+Result<void> Operations::rename(const Request& request, NodeId parent, const char* name, NodeId new_parent,
+                                const char* new_name, unsigned flags, std::uint64_t fact) {
+  auto from_node = nodes_.find(parent);
+  auto to_node = nodes_.find(new_parent);
+  if (!from_node) return fail(from_node.error());
+  if (!to_node) return fail(to_node.error());
+  if (const int error = rename_error(from_node->zone, to_node->zone))
+    return deny("rename", parent, name, error);
+  if (flags & RENAME_WHITEOUT) return deny("rename", parent, name, EPERM);  // a whiteout is a device node
+  auto from = directories_.open(parent);
+  if (!from) return fail(from.error());
+  if (request.may_have_run && fact && rename_fact(parent, name) != fact) return {};
+  auto to = directories_.open_for_change(new_parent);
+  if (!to) return fail(to.error());
+  return move(**from, name, **to, new_name, flags);
+}
+
+Result<void> Operations::put(int from_directory, const char* from_name, NodeId parent, const char* name,
+                             unsigned flags) {
+  auto place = place_for_change(parent, name, "write");
+  if (!place) return fail(place.error());
+  struct stat target {};
+  const bool replaces = ::fstatat((*place)->file.get(), name, &target, AT_SYMLINK_NOFOLLOW) == 0;
+  record_entry(**place, name);
+  if (::renameat2(from_directory, from_name, (*place)->file.get(), name, flags) != 0)
+    return fail_errno(errno);
+  if (replaces) name_is_gone(**place, name, target);
+  return {};
+}
+
+Result<void> Operations::move(const Directory& from, const char* name, const Directory& to,
+                              const char* new_name, unsigned flags) {
+  struct stat source {};
+  struct stat target {};
+  if (::fstatat(from.file.get(), name, &source, AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
+  const bool has_target = ::fstatat(to.file.get(), new_name, &target, AT_SYMLINK_NOFOLLOW) == 0;
+  const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;
+  const auto former_depth = nodes_.depth(from.id);
+  const auto target_depth = nodes_.depth(to.id);
+
+  if (!same_file) record_rename(from, name, to, new_name, source, flags);
+  if (::renameat2(from.file.get(), name, to.file.get(), new_name, flags) != 0) return fail_errno(errno);
+  if (same_file) return {};  // two names of one file: rename(2) leaves both
+
+  const bool exchange = flags & RENAME_EXCHANGE;
+  if (has_target && !exchange) name_is_gone(to, new_name, target);
+  const InodeKey source_key{from.volume, source.st_ino};
+  const InodeKey target_key{to.volume, target.st_ino};
+  nodes_.moved(source_key, to.id, to.zone, new_name);
+  if (exchange) nodes_.moved(target_key, from.id, from.zone, name);
+  if (S_ISDIR(source.st_mode) || (exchange && S_ISDIR(target.st_mode))) {
+    directories_.paths_changed();
+    if (from.zone != to.zone) directories_.drop_all();
+  }
+  const auto recheck = [&](const InodeKey& key, std::optional<std::size_t> depth) {
+    if (const auto id = nodes_.id_of(key))
+      if (auto node = nodes_.find(*id)) recheck_links(*node, depth);
+  };
+  recheck(source_key, former_depth);
+  if (exchange) {
+    const auto epoch = changes_.epoch();
+    for (const auto& key : {source_key, target_key})
+      if (const auto id = nodes_.id_of(key)) nodes_.set_coverage(*id, epoch, NodeTable::Coverage::kWhole);
+    recheck(target_key, target_depth);
+  }
+  return {};
+}
+
+/// The kernel keeps link texts. Where a link, or a directory with links in it, has come nearer to the root, a
+/// text that stayed inside may now lead out: the kernel must ask again before it follows one.
+void Operations::recheck_links(const Node& moved, std::optional<std::size_t> former_depth) {
+  const auto depth = nodes_.depth(moved.parent);
+  if (depth && former_depth && *depth >= *former_depth) return;
+  if (S_ISLNK(moved.type)) {
+    kernel_.link_now(moved.id);
+  } else if (moved.is_directory()) {
+    for (const Node& link : nodes_.descendants(moved.id, [](const Node& node) { return S_ISLNK(node.type); }))
+      kernel_.link_now(link.id);
+  }
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,257 @@
+// Files: open, create, and what reaches us of reading and writing.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "fusefs/operations.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+bool wants_to_write(int flags) {
+  return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+/// A write must clear these bits, which the kernel's own path cannot do for us: it writes as root.
+bool has_privileges(const struct stat& status) {
+  return (status.st_mode & S_ISUID) || (status.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
+}
+
+}  // namespace
+
+/// A regular file of a node. A device or FIFO that the host put into the workdir is not opened from here.
+Result<FileDescriptor> Operations::open_backing(const Node& node, int flags) {
+  if (!S_ISREG(node.type)) return fail_errno(EINVAL);
+  return workspace_.open(node, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+}
+
+Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, bool for_writing) {
+  if (auto held = backings_.file(node.id)) return held;
+  auto file = open_backing(node, rule_of(node.zone).write_error ? O_RDONLY : O_RDWR);
+  if (!file && !for_writing) file = open_backing(node, O_RDONLY);
+  if (!file) return fail(file.error());
+  auto shared = std::make_shared<FileDescriptor>(std::move(*file));
+  // After a take-over an open file has no descriptor here until it is used. Files passed through stay
+  // without.
+  if (nodes_.open_state(node.id).backing_id == 0) backings_.remember_file(node.id, shared);
+  return shared;
+}
+
+Result<Opened> Operations::register_open(const Node& node, FileDescriptor file, int flags,
+                                         std::uint64_t unique) {
+  const bool writes = wants_to_write(flags);
+  auto use = backings_.opened(node.id, writes, [&](bool& may_pass) -> Result<FileDescriptor> {
+    if (!file) {
+      // Opened for both, whatever is asked for: later opens of the inode share this one.
+      auto opened = open_backing(node, rule_of(node.zone).write_error ? O_RDONLY : O_RDWR);
+      if (!opened && !writes) opened = open_backing(node, O_RDONLY);
+      if (!opened) return opened;
+      file = std::move(*opened);
+    }
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) return fail_errno(errno);
+    if (has_privileges(status)) may_pass = false;
+    return std::move(file);
+  });
+  if (!use) return fail(use.error());
+  auto id = state_.add_file({node.id, flags}, unique);
+  if (!id) {
+    backings_.closed(node.id, writes, false);
+    return fail(id.error());
+  }
+  Opened opened;
+  opened.file = *id;
+  opened.backing_id = use->backing_id;
+  opened.keep_cache = !state_.passthrough() && !rule_of(node.zone).changes_underneath;
+  return opened;
+}
+
+Result<Opened> Operations::open(const Request& request, NodeId id, int flags, std::uint64_t unique) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  const bool changes = wants_to_write(flags) || (flags & O_TRUNC);
+  if (changes)
+    if (const int error = rule_of(node->zone).write_error)
+      return deny("open", node->parent, node->name.c_str(), error);
+  if (id == kMetadataNode) return Opened{};
+  if (request.may_have_run)
+    if (const auto file = state_.file_opened_by(unique))
+      return Opened{*file, nodes_.open_state(id).backing_id, false};
+
+  if (changes) record(*node, ChangeKind::kContent);
+  auto opened = register_open(*node, {}, flags, unique);
+  if (!opened || !(flags & O_TRUNC)) return opened;
+  SetAttributes truncation;
+  truncation.size = 0;
+  auto applied = set_attributes(request, id, truncation);
+  if (!applied) {
+    release(opened->file);
+    return fail(applied.error());
+  }
+  return opened;
+}
+
+/// The host made the file since the kernel looked (in the workdir).
+Result<std::pair<Entry, Opened>> Operations::open_existing(const Request& request, const Directory& directory,
+                                                           const char* name, int flags,
+                                                           std::uint64_t unique) {
+  auto entry = look_up_in(directory, name);
+  if (!entry) return fail(entry.error());
+  auto opened = open(request, entry->id, flags & ~O_CREAT, unique);
+  if (!opened) {
+    forget(entry->id, 1);
+    return fail(opened.error());
+  }
+  return std::pair{*entry, *opened};
+}
+
+Result<std::pair<Entry, Opened>> Operations::create(const Request& request, NodeId parent, const char* name,
+                                                    mode_t mode, int flags, std::uint64_t unique) {
+  auto place = place_for_change(parent, name, "create");
+  if (!place) return fail(place.error());
+  const Directory& directory = **place;
+  record_entry(directory, name);
+  constexpr int kCreate = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  FileDescriptor file(::openat(directory.file.get(), name, kCreate | O_EXCL, mode));
+  if (!file && errno == EEXIST && request.may_have_run)
+    file = FileDescriptor(::openat(directory.file.get(), name, kCreate, mode));
+  else if (!file && errno == EEXIST && !(flags & O_EXCL))
+    return open_existing(request, directory, name, flags, unique);
+  if (!file) return fail_errno(errno);
+  auto entry = finish_new(request, directory, name, (mode & 07777) | S_IFREG);
+  if (!entry) return fail(entry.error());
+
+  auto node = nodes_.find(entry->id);
+  if (node && request.may_have_run)
+    if (const auto known = state_.file_opened_by(unique))
+      return std::pair{*entry, Opened{*known, nodes_.open_state(entry->id).backing_id, false}};
+  auto opened =
+      node ? register_open(*node, std::move(file), flags, unique) : Result<Opened>(fail(node.error()));
+  if (!opened) {
+    forget(entry->id, 1);
+    return fail(opened.error());
+  }
+  if (wants_to_write(flags)) entry->attributes_seconds = 0;
+  return std::pair{*entry, *opened};
+}
+
+void Operations::release(FileId id) {
+  const auto file = state_.remove_file(id);
+  if (!file) return;
+  auto node = nodes_.find(file->node);
+  backings_.closed(file->node, file->writes(), node && !node->dead);
+}
+
+// -- Data
+// -----------------------------------------------------------------------------------------------------
+
+Result<std::size_t> Operations::read(NodeId id, std::span<std::byte> into, off_t offset) {
+  if (id == kMetadataNode) {
+    std::shared_ptr<const std::string> text;
+    {
+      MutexLock lock(metadata_mutex_);
+      text = metadata_;
+    }
+    if (offset < 0 || static_cast<std::size_t>(offset) >= text->size()) return 0;
+    return text->copy(reinterpret_cast<char*>(into.data()), into.size(), static_cast<std::size_t>(offset));
+  }
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  auto file = data_file(*node, false);
+  if (!file) return fail(file.error());
+  std::size_t done = 0;
+  while (done < into.size()) {
+    const ssize_t got =
+        ::pread((*file)->get(), into.data() + done, into.size() - done, offset + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_errno(errno);
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return done;
+}
+
+Result<std::size_t> Operations::write(const Request& request, NodeId id, std::span<const std::byte> from,
+                                      off_t offset) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  auto file = data_file(*node, true);
+  if (!file) return fail(file.error());
+  std::size_t done = 0;
+  while (done < from.size()) {
+    const ssize_t put =
+        ::pwrite((*file)->get(), from.data() + done, from.size() - done, offset + static_cast<off_t>(done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && done == 0) return fail_errno(errno);
+    if (put <= 0) break;
+    done += static_cast<std::size_t>(put);
+  }
+  if (request.kill_privileges)
+    if (auto cleared = apply(request, *node, (*file)->get(), {}); !cleared) return fail(cleared.error());
+  return done;
+}
+
+Result<void> Operations::sync(NodeId id, bool data_only) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  if (node->is_directory()) {
+    auto directory = directories_.open(id);
+    if (!directory) return is_fixed(id) ? Result<void>() : fail(directory.error());
+    if (::fsync((*directory)->file.get()) != 0) return fail_errno(errno);
+    return {};
+  }
+  if (id == kMetadataNode) return {};
+  auto file = data_file(*node, false);
+  if (!file) return fail(file.error());
+  if ((data_only ? ::fdatasync((*file)->get()) : ::fsync((*file)->get())) != 0) return fail_errno(errno);
+  return {};
+}
+
+Result<void> Operations::allocate(const Request& request, NodeId id, int mode, off_t offset, off_t length) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  auto file = data_file(*node, true);
+  if (!file) return fail(file.error());
+  if (::fallocate((*file)->get(), mode, offset, length) != 0) return fail_errno(errno);
+  return apply(request, *node, (*file)->get(), {});
+}
+
+Result<off_t> Operations::seek(NodeId id, off_t offset, int whence) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  // Its own descriptor: others share the held one, and its position with it.
+  auto file = open_backing(*node, O_RDONLY);
+  if (!file) return fail(file.error());
+  const off_t found = ::lseek(file->get(), offset, whence);
+  if (found < 0) return fail_errno(errno);
+  return found;
+}
+
+Result<std::size_t> Operations::copy_range(const Request& request, NodeId from, off_t from_offset, NodeId to,
+                                           off_t to_offset, std::size_t length) {
+  auto source = nodes_.find(from);
+  auto target = nodes_.find(to);
+  if (!source) return fail(source.error());
+  if (!target) return fail(target.error());
+  auto input = data_file(*source, false);
+  auto output = data_file(*target, true);
+  if (!input) return fail(input.error());
+  if (!output) return fail(output.error());
+  loff_t in = from_offset;
+  loff_t out = to_offset;
+  const ssize_t copied = ::copy_file_range((*input)->get(), &in, (*output)->get(), &out, length, 0);
+  if (copied < 0) return fail_errno(errno);
+  if (auto cleared = apply(request, *target, (*output)->get(), {}); !cleared) return fail(cleared.error());
+  return static_cast<std::size_t>(copied);
+}
+
+Result<FileDescriptor> Operations::open_for_reading(NodeId id) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  if (node->is_directory()) return fail_errno(EISDIR);
+  return open_backing(*node, O_RDONLY);
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,279 @@
+// Looking: names, listings and links.
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <cstring>
+
+#include "fusefs/operations.h"
+#include "policy/symlink_rule.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+// The driver is the only writer of the managed zones and invalidates what it changes itself, so the kernel
+// may believe what it was told. Where the host can change files too, it asks again twice a second.
+constexpr double kManagedSeconds = 24 * 3600;
+constexpr double kSharedSeconds = 0.4;
+
+// Inode numbers of directories that have no backing file, or not always the same one; and where the volume's
+// number goes, so that files of different file systems never look like links to one file.
+constexpr std::uint64_t kVirtualInode = std::uint64_t{1} << 49;
+constexpr int kVolumeShift = 50;
+
+std::uint64_t shown_inode(VolumeId volume, std::uint64_t inode) {
+  return inode ^ (std::uint64_t{volume} << kVolumeShift);
+}
+
+struct KernelDirent {  // linux_dirent64, getdents(2)
+  ino64_t inode;
+  off64_t next;
+  unsigned short size;
+  unsigned char type;
+  char name[];
+};
+
+}  // namespace
+
+// -- What the kernel is told
+// ----------------------------------------------------------------------------------
+
+Entry Operations::entry_of(const Node& node, struct stat status) {
+  const ZoneRule& rule = rule_of(node.zone);
+  status.st_ino = is_zone_directory(node.id) ? kVirtualInode + node.id.value
+                                             : shown_inode(node.key.volume, status.st_ino);
+  if (node.zone == Zone::kSkills) {
+    // A skill is shown as the session's own, or its owner would be told EACCES where the rule says EROFS.
+    status.st_uid = config_.owner_uid;
+    status.st_gid = config_.owner_gid;
+  }
+  const double seconds = rule.changes_underneath ? kSharedSeconds : kManagedSeconds;
+  Entry entry{node.id, status, seconds, seconds};
+  // Stores through a shared mapping change the times of a file that is passed through without a word to us.
+  if (S_ISREG(status.st_mode) && nodes_.open_state(node.id).writers) entry.attributes_seconds = 0;
+  return entry;
+}
+
+Entry Operations::virtual_directory(Zone zone) {
+  struct stat status {};
+  status.st_ino = kVirtualInode + node_of(zone).value;
+  status.st_mode = S_IFDIR | (zone == Zone::kRoot ? config_.root_mode : 0755);
+  status.st_nlink = 2;
+  status.st_uid = config_.owner_uid;
+  status.st_gid = config_.owner_gid;
+  status.st_blksize = 4096;
+  status.st_atim = status.st_mtim = status.st_ctim = config_.created_at;
+  return Entry{node_of(zone), status, kManagedSeconds,
+               zone == Zone::kSkills ? kSharedSeconds : kManagedSeconds};
+}
+
+Entry Operations::metadata_entry() {
+  Entry entry = virtual_directory(Zone::kRoot);
+  entry.id = kMetadataNode;
+  entry.attributes.st_ino = kVirtualInode + kMetadataNode.value;
+  entry.attributes.st_mode = S_IFREG | 0444;
+  entry.attributes.st_nlink = 1;
+  MutexLock lock(metadata_mutex_);
+  entry.attributes.st_size = static_cast<off_t>(metadata_->size());
+  entry.attributes.st_blocks = (entry.attributes.st_size + 511) / 512;
+  return entry;
+}
+
+Result<Entry> Operations::zone_entry(Zone zone) {
+  if (zone == Zone::kSkills || zone == Zone::kRoot) return virtual_directory(zone);
+  if (zone == Zone::kWorkdir && !workspace_.has_workdir()) return fail_errno(ENOENT);
+  auto directory = directories_.open(node_of(zone));
+  if (!directory && directory.error().errno_value == ENOENT) return virtual_directory(zone);
+  if (!directory) return fail(directory.error());
+  struct stat status {};
+  if (::fstat((*directory)->file.get(), &status) != 0) return fail_errno(errno);
+  auto node = nodes_.find(node_of(zone));
+  if (!node) return fail(node.error());
+  return entry_of(*node, status);
+}
+
+Result<Entry> Operations::skill_entry(const char* name) {
+  const auto id = workspace_.skill(name);
+  const auto volume = id ? workspace_.volume(*id) : nullptr;
+  if (!volume) return Entry{};
+  struct stat status {};
+  if (::fstat(volume->root(), &status) != 0) return fail_errno(errno);
+  auto handle = volume->pin(volume->root(), "", status.st_ino);
+  if (!handle) return fail(handle.error());
+  Node node;
+  node.parent = node_of(Zone::kSkills);
+  node.key = {*id, status.st_ino};
+  node.zone = Zone::kSkills;
+  node.type = S_IFDIR;
+  node.handle = *handle;
+  node.name = name;
+  auto reference = nodes_.reference(node);
+  if (!reference || !reference->made) volume->unpin(status.st_ino);
+  if (!reference) return fail(reference.error());
+  node.id = reference->id;
+  return entry_of(node, status);
+}
+
+// -- Lookup
+// ---------------------------------------------------------------------------------------------------
+
+Result<Entry> Operations::look_up(NodeId parent, const char* name) {
+  if (parent == kRootNode) {
+    if (name == kMetadataFile) return metadata_entry();
+    const Zone zone = zone_named(name);
+    auto entry = zone == Zone::kRoot ? Result<Entry>(fail_errno(ENOENT)) : zone_entry(zone);
+    if (!entry && entry.error().errno_value == ENOENT) return Entry{{}, {}, kManagedSeconds, 0};
+    return entry;
+  }
+  if (parent == node_of(Zone::kSkills)) return skill_entry(name);
+  auto directory = directories_.open(parent);
+  if (!directory && directory.error().errno_value == ENOENT) return Entry{{}, {}, kManagedSeconds, 0};
+  if (!directory) return fail(directory.error());
+  auto entry = look_up_in(**directory, name);
+  if (!entry && entry.error().errno_value == ENOENT)
+    return Entry{{}, {}, rule_of((*directory)->zone).changes_underneath ? 0 : kManagedSeconds, 0};
+  return entry;
+}
+
+Result<Entry> Operations::look_up_in(const Directory& directory, const char* name) {
+  struct stat status {};
+  if (::fstatat(directory.file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
+  const bool shared = rule_of(directory.zone).changes_underneath;
+  Node node;
+  node.key = {directory.volume, status.st_ino};
+  node.zone = directory.zone;
+  node.type = status.st_mode & S_IFMT;
+  if (!shared) {
+    if (const auto known = nodes_.reference_known(node.key, directory.id, name)) {
+      node.id = *known;
+      return entry_of(node, status);
+    }
+  }
+  const auto volume = workspace_.volume(directory.volume);
+  if (!volume) return fail_errno(ESTALE);
+  FileDescriptor held;
+  if (shared) {  // the host may replace the name between two calls: hold on to the file, then look at it
+    held = FileDescriptor(::openat(directory.file.get(), name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (!held || ::fstat(held.get(), &status) != 0) return fail_errno(errno);
+    node.key.inode = status.st_ino;
+    node.type = status.st_mode & S_IFMT;
+  }
+  if (status.st_dev != volume->device())
+    return fail_errno(EXDEV);  // a mount inside the workdir is not entered
+  auto handle = held ? volume->pin(held.get(), "", status.st_ino)
+                     : volume->pin(directory.file.get(), name, status.st_ino);
+  if (!handle) return fail(handle.error());
+  node.handle = *handle;
+  node.parent = directory.id;
+  node.name = name;
+  auto reference = nodes_.reference(node);
+  if (!reference || !reference->made) volume->unpin(status.st_ino);
+  if (!reference) return fail(reference.error());
+  node.id = reference->id;
+  return entry_of(node, status);
+}
+
+void Operations::forget(NodeId id, std::uint64_t count) {
+  const Forgotten forgotten = nodes_.forget(id, count);
+  if (!forgotten.gone) return;
+  backings_.forgotten(id, forgotten.backing_id);
+  directories_.drop(id);
+  if (const auto volume = workspace_.volume(forgotten.key.volume)) volume->unpin(forgotten.key.inode);
+}
+
+std::optional<NodeId> Operations::known_at(NodeId parent, const char* name) {
+  struct stat status {};
+  auto directory = directories_.open(parent);
+  if (!directory || ::fstatat((*directory)->file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0)
+    return std::nullopt;
+  const auto id = nodes_.id_of({(*directory)->volume, status.st_ino});
+  if (!id) return std::nullopt;
+  auto node = nodes_.find(*id);
+  if (!node || node->parent != parent || (!node->name.empty() && node->name != name)) return std::nullopt;
+  return id;
+}
+
+// -- Links
+// ----------------------------------------------------------------------------------------------------
+
+bool Operations::link_allowed(std::string_view text, const Node& directory) {
+  const auto depth = nodes_.depth(directory.id);
+  if (!depth) return false;
+  const bool is_skill = directory.zone == Zone::kSkills;  // a skill may not even lead into its session
+  return link_is_contained(text, {*depth, is_skill ? std::string_view() : config_.mount_point,
+                                  is_skill ? std::span<const std::string>() : config_.symlink_host_roots});
+}
+
+Result<std::string> Operations::read_link(NodeId id) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  auto link = workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  if (!link) return fail(link.error());
+  std::array<char, PATH_MAX> text;
+  const ssize_t size = ::readlinkat(link->get(), "", text.data(), text.size());
+  if (size < 0) return fail_errno(errno);
+  std::string target(text.data(), static_cast<std::size_t>(size));
+  auto directory = nodes_.find(node->parent);
+  if (!directory || !link_allowed(target, *directory))
+    return deny("readlink", node->parent, node->name.c_str(), EPERM);
+  return target;
+}
+
+// -- Listings
+// -------------------------------------------------------------------------------------------------
+
+Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit) {
+  if (id == kRootNode || id == node_of(Zone::kSkills)) return list_virtual(id, offset, visit);
+  auto directory = directories_.open(id);
+  if (!directory && directory.error().errno_value == ENOENT && is_zone_directory(id))
+    return list_virtual(id, offset, visit);
+  if (!directory) return fail(directory.error());
+  const FileDescriptor listing(::openat((*directory)->file.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!listing) return fail_errno(errno);
+  if (offset && ::lseek(listing.get(), offset, SEEK_SET) < 0) return fail_errno(errno);
+
+  const VolumeId volume = (*directory)->volume;
+  alignas(KernelDirent) std::array<char, 32 * 1024> buffer;
+  for (;;) {
+    const long size = ::syscall(SYS_getdents64, listing.get(), buffer.data(), buffer.size());
+    if (size < 0) return fail_errno(errno);
+    if (size == 0) return {};
+    for (long at = 0; at < size;) {
+      const auto* row = reinterpret_cast<const KernelDirent*>(buffer.data() + at);
+      at += row->size;
+      if (!visit({row->name, shown_inode(volume, row->inode), DTTOIF(row->type), row->next})) return {};
+    }
+  }
+}
+
+Result<void> Operations::list_virtual(NodeId id, off_t offset, const ListVisitor& visit) {
+  struct Row {
+    std::string name;
+    std::uint64_t inode;
+    mode_t type;
+  };
+  std::vector<Row> rows{{".", kVirtualInode + id.value, S_IFDIR},
+                        {"..", kVirtualInode + kRootNode.value, S_IFDIR}};
+  if (id == kRootNode) {
+    rows.push_back({std::string(kMetadataFile), kVirtualInode + kMetadataNode.value, S_IFREG});
+    for (const auto& rule : kZoneRules)
+      if (rule.zone != Zone::kRoot && (rule.zone != Zone::kWorkdir || workspace_.has_workdir()))
+        rows.push_back({std::string(rule.name), kVirtualInode + node_of(rule.zone).value, S_IFDIR});
+  } else if (id == node_of(Zone::kSkills)) {
+    for (const auto& skill : workspace_.skills()) {
+      struct stat status {};
+      const auto volume = workspace_.volume(skill.volume);
+      if (volume && ::fstat(volume->root(), &status) == 0)
+        rows.push_back({skill.name.text(), shown_inode(skill.volume, status.st_ino), S_IFDIR});
+    }
+  }
+  for (auto at = static_cast<std::size_t>(offset); at < rows.size(); ++at)
+    if (!visit({rows[at].name.c_str(), rows[at].inode, rows[at].type, static_cast<off_t>(at + 1)})) break;
+  return {};
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,115 @@
+// Noting what changes, before it changes.
+
+#include <dirent.h>
+#include <fcntl.h>
+
+#include "fusefs/operations.h"
+
+namespace okcvm::fusefs {
+
+Result<std::string> Operations::name_of(const Node& node) {
+  if (!node.name.empty()) return node.name;
+  // The table keeps short names only; a long one is found by its inode number.
+  std::string name;
+  auto listed = list(node.parent, 0, [&](const ListedName& row) {
+    if (row.inode != node.key.inode) return true;
+    name = row.name;
+    return false;
+  });
+  if (!listed) return fail(listed.error());
+  if (name.empty()) return fail_errno(ENOENT);
+  return name;
+}
+
+Result<RelPath> Operations::path_of(const Node& node) {
+  if (is_fixed(node.id)) return RelPath::parse(node.name);
+  if (node.is_directory()) {
+    auto directory = directories_.open(node.id);
+    if (!directory) return fail(directory.error());
+    return directories_.path_of(**directory);
+  }
+  auto directory = directories_.open(node.parent);
+  if (!directory) return fail(directory.error());
+  auto path = directories_.path_of(**directory);
+  if (!path) return path;
+  auto text = name_of(node);
+  if (!text) return fail(text.error());
+  auto name = Name::parse(*text);
+  if (!name) return fail(name.error());
+  return *path / *name;
+}
+
+bool Operations::records(const Directory& directory) const {
+  return changes_.enabled() && rule_of(directory.zone).snapshotted;
+}
+
+void Operations::record(const Node& node, ChangeKind kind) {
+  if (!changes_.enabled() || !rule_of(node.zone).snapshotted) return;
+  const auto epoch = changes_.epoch();
+  if (nodes_.is_recorded(node.id, epoch) || nodes_.is_covered(node.id, epoch)) return;
+  auto path = path_of(node);
+  if (path) {
+    changes_.record(kind, *path);
+    if (kind == ChangeKind::kContent) nodes_.set_recorded(node.id, epoch);
+    return;
+  }
+  auto status = status_of(node);
+  if (status && status->st_nlink > 0) changes_.lose_track("a changed file could not be named");
+}
+
+void Operations::record_entry(const Directory& directory, const char* name, ChangeKind kind) {
+  if (!records(directory) || nodes_.is_covered(directory.id, changes_.epoch())) return;
+  auto path = directories_.path_of(directory);
+  auto leaf = Name::parse(name);
+  if (path && leaf)
+    changes_.record(kind, *path / *leaf);
+  else
+    changes_.lose_track("a changed folder could not be named");
+}
+
+void Operations::record_rename(const Directory& from, const char* name, const Directory& to,
+                               const char* new_name, const struct stat& source, unsigned flags) {
+  if (!records(from)) return;
+  const auto epoch = changes_.epoch();
+  const auto source_id = nodes_.id_of({from.volume, source.st_ino});
+  const bool from_covered =
+      source_id ? nodes_.is_covered(*source_id, epoch) : nodes_.is_covered(from.id, epoch);
+  const bool to_covered = nodes_.is_covered(to.id, epoch);
+  if (flags & RENAME_EXCHANGE) {
+    // Two files change places: rare enough to be read again, whichever of them was covered.
+    const ChangeKind kind = ChangeKind::kTree;
+    record_entry(from, name, kind);
+    record_entry(to, new_name, kind);
+    return;
+  }
+  if (from_covered && to_covered) return;
+  if (from_covered) {  // it was never snapshotted under its former name: read it where it comes to
+    record_entry(to, new_name, S_ISDIR(source.st_mode) ? ChangeKind::kTree : ChangeKind::kEntry);
+    if (!source_id) return;
+    if (S_ISDIR(source.st_mode))
+      nodes_.set_coverage(*source_id, epoch, NodeTable::Coverage::kWhole);
+    else
+      nodes_.set_recorded(*source_id, epoch);
+    return;
+  }
+  auto from_path = directories_.path_of(from);
+  auto to_path = directories_.path_of(to);
+  auto leaf = Name::parse(name);
+  auto new_leaf = Name::parse(new_name);
+  if (!from_path || !to_path || !leaf || !new_leaf)
+    return changes_.lose_track("a renamed file could not be named");
+  changes_.record(ChangeKind::kMoved, *from_path / *leaf, *to_path / *new_leaf);
+  if (to_covered && source_id) nodes_.set_coverage(*source_id, epoch, NodeTable::Coverage::kKnown);
+}
+
+std::vector<RelPath> Operations::written_now() {
+  std::vector<RelPath> paths;
+  for (const NodeId id : nodes_.open_for_writing()) {
+    auto node = nodes_.find(id);
+    if (!node || !rule_of(node->zone).snapshotted) continue;
+    if (auto path = path_of(*node)) paths.push_back(std::move(*path));
+  }
+  return paths;
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,369 @@
+#include "fusefs/path_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "fusefs/caller_rights.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+constexpr int kMaxLinks = 40;  // as the kernel, path_resolution(7)
+
+Unexpected not_found(const RelPath& path) {
+  return fail(Code::kNotFound, "there is nothing at this path", path.text());
+}
+
+}  // namespace
+
+FileInfo info_of_entry(const Entry& entry, std::string name) {
+  const struct stat& status = entry.attributes;
+  FileInfo info;
+  info.name = std::move(name);
+  info.type = S_ISREG(status.st_mode)   ? FileType::kFile
+              : S_ISDIR(status.st_mode) ? FileType::kDirectory
+              : S_ISLNK(status.st_mode) ? FileType::kSymlink
+                                        : FileType::kOther;
+  info.mode = status.st_mode;
+  info.uid = status.st_uid;
+  info.gid = status.st_gid;
+  info.size = static_cast<std::uint64_t>(status.st_size);
+  info.modified = status.st_mtim;
+  info.inode = status.st_ino;
+  return info;
+}
+
+// -- Walking
+// --------------------------------------------------------------------------------------------------
+
+Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last last) {
+  auto root = operations_.attributes(kRootNode);
+  if (!root) return fail(root.error());
+  Walk walk(operations_);
+  walk.entries.push_back(*root);
+  std::vector<std::string> pending;  // components still to come, the next one last
+  const auto queue = [&pending](std::string_view text) {
+    std::vector<std::string> parts;
+    for (std::size_t start = 0; start < text.size();) {
+      const auto end = std::min(text.find('/', start), text.size());
+      if (end > start && text.substr(start, end - start) != ".")
+        parts.emplace_back(text.substr(start, end - start));
+      start = end + 1;
+    }
+    pending.insert(pending.end(), parts.rbegin(), parts.rend());
+  };
+  queue(path.text());
+  int links = 0;
+  while (!pending.empty()) {
+    const std::string part = std::move(pending.back());
+    pending.pop_back();
+    const Entry& directory = walk.last();
+    if (directory.id.value == 0) return not_found(path);
+    if (!S_ISDIR(directory.attributes.st_mode))
+      return fail(
+          Error{Code::kInvalidRequest, ENOTDIR, "a part of the path is not a directory", path.text()});
+    if (!may(caller, directory.attributes, X_OK))
+      return fail(Code::kForbidden, "a directory on the way may not be searched by this user", path.text());
+    if (part == "..") {  // only ever from a link's text, which was checked to stay inside
+      if (walk.entries.size() > 1) walk.pop();
+      continue;
+    }
+    auto name = Name::parse(part);
+    if (!name) return fail(name.error());
+    auto entry = operations_.look_up(directory.id, name->c_str());
+    if (!entry) return explained(entry.error(), path);
+    const bool is_link = entry->id.value && S_ISLNK(entry->attributes.st_mode);
+    if (!is_link || (pending.empty() && last == Last::kKeep)) {
+      walk.push(*entry, std::move(*name));
+      continue;
+    }
+    auto text = operations_.read_link(entry->id);
+    operations_.forget(entry->id, 1);
+    if (!text)
+      return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads out of the session",
+                  path.text());
+    if (++links > kMaxLinks)
+      return fail(Error{Code::kInvalidRequest, ELOOP, "too many symbolic links", path.text()});
+    if (text->starts_with('/')) {
+      const std::string& mount_point = operations_.mount_point();
+      if (!text->starts_with(mount_point))
+        return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads to the host",
+                    path.text());
+      walk.rewind();
+      queue(std::string_view(*text).substr(mount_point.size()));
+    } else {
+      queue(*text);
+    }
+  }
+  return walk;
+}
+
+Result<Walk> PathFiles::walk_existing(const Caller& caller, const RelPath& path, Last last) {
+  auto found = walk(caller, path, last);
+  if (found && found->last().id.value == 0) return not_found(path);
+  return found;
+}
+
+Result<Walk> PathFiles::walk_making(const Caller& caller, const RelPath& path, mode_t mode,
+                                    std::vector<RelPath>& made) {
+  for (;;) {
+    auto found = walk_existing(caller, path, Last::kFollow);
+    if (found || found.error().errno_value != ENOENT) return found;
+    // The nearest ancestor that is there gets one directory, then the walk is tried again: links stay
+    // honoured.
+    RelPath missing = path;
+    auto parent = walk_existing(caller, missing.parent(), Last::kFollow);
+    while (!parent && parent.error().errno_value == ENOENT && !missing.parent().is_root()) {
+      missing = missing.parent();
+      parent = walk_existing(caller, missing.parent(), Last::kFollow);
+    }
+    if (!parent) return parent;
+    const Entry& directory = parent->last();
+    if (!S_ISDIR(directory.attributes.st_mode))
+      return fail(
+          Error{Code::kInvalidRequest, ENOTDIR, "a part of the path is not a directory", path.text()});
+    if (!may(caller, directory.attributes, W_OK | X_OK))
+      return fail(Code::kForbidden, "this user may not write to the directory", parent->path().text());
+    const std::string name(missing.leaf());
+    auto entry = operations_.make_directory(request_of(caller), directory.id, name.c_str(), mode);
+    if (!entry && entry.error().errno_value != EEXIST) return explained(entry.error(), missing);
+    if (!entry) return explained(entry.error(), missing);  // a dangling link stands there
+    operations_.forget(entry->id, 1);
+    made.push_back(parent->path() / *Name::parse(name));
+  }
+}
+
+// -- Looking
+// --------------------------------------------------------------------------------------------------
+
+Result<FileInfo> PathFiles::stat(const Caller& caller, const RelPath& path, bool follow) {
+  Gate::Pass pass(gate_);
+  auto found = walk_existing(caller, path, follow ? Last::kFollow : Last::kKeep);
+  if (!found) return fail(found.error());
+  return info_of_entry(found->last(), std::string(path.leaf()));
+}
+
+Result<std::vector<std::pair<Name, Entry>>> PathFiles::children(NodeId directory) {
+  std::vector<std::pair<Name, Entry>> rows;
+  auto listed = operations_.list(directory, 0, [&](const ListedName& row) {
+    auto name = Name::parse(row.name);
+    if (!name) return true;  // "." and ".."
+    auto entry = operations_.look_up(directory, row.name);
+    if (!entry || entry->id.value == 0) return true;  // removed meanwhile
+    operations_.forget(entry->id, 1);
+    rows.emplace_back(std::move(*name), *entry);
+    return true;
+  });
+  if (!listed) return fail(listed.error());
+  return rows;
+}
+
+Result<std::vector<FileInfo>> PathFiles::list(const Caller& caller, const RelPath& path) {
+  Gate::Pass pass(gate_);
+  auto found = walk_existing(caller, path, Last::kFollow);
+  if (!found) return fail(found.error());
+  const Entry& directory = found->last();
+  if (!S_ISDIR(directory.attributes.st_mode))
+    return fail(Error{Code::kInvalidRequest, ENOTDIR, "this is not a directory", path.text()});
+  if (!may(caller, directory.attributes, R_OK))
+    return fail(Code::kForbidden, "this user may not list the directory", path.text());
+  auto rows = children(directory.id);
+  if (!rows) return explained(rows.error(), path);
+  std::vector<FileInfo> infos;
+  infos.reserve(rows->size());
+  for (const auto& [name, entry] : *rows) infos.push_back(info_of_entry(entry, name.text()));
+  std::sort(infos.begin(), infos.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return infos;
+}
+
+Result<FileDescriptor> PathFiles::open(const Caller& caller, const RelPath& path) {
+  Gate::Pass pass(gate_);
+  auto found = walk_existing(caller, path, Last::kFollow);
+  if (!found) return fail(found.error());
+  const Entry& entry = found->last();
+  if (S_ISDIR(entry.attributes.st_mode))
+    return fail(Error{Code::kInvalidRequest, EISDIR, "this is a directory", path.text()});
+  if (!S_ISREG(entry.attributes.st_mode))
+    return fail(Code::kInvalidRequest, "this is not a regular file", path.text());
+  if (!may(caller, entry.attributes, R_OK))
+    return fail(Code::kForbidden, "this user may not read the file", path.text());
+  auto file = operations_.open_for_reading(entry.id);
+  if (!file) return explained(file.error(), path);
+  return file;
+}
+
+Result<std::string> PathFiles::read_link(const Caller& caller, const RelPath& path) {
+  Gate::Pass pass(gate_);
+  auto found = walk_existing(caller, path, Last::kKeep);
+  if (!found) return fail(found.error());
+  if (!S_ISLNK(found->last().attributes.st_mode))
+    return fail(Code::kInvalidRequest, "this is not a symbolic link", path.text());
+  auto text = operations_.read_link(found->last().id);
+  if (!text)
+    return fail(Code::kPathTraversalBlocked, "the symbolic link leads out of the session", path.text());
+  return text;
+}
+
+Result<RelPath> PathFiles::resolve(const Caller& caller, const RelPath& path, bool must_exist) {
+  Gate::Pass pass(gate_);
+  auto found = must_exist ? walk_existing(caller, path, Last::kFollow) : walk(caller, path, Last::kFollow);
+  if (!found) return fail(found.error());
+  return found->path();
+}
+
+Result<WorkspaceInfo> PathFiles::info() {
+  WorkspaceInfo info;
+  auto folder = workspace_.open_folder();
+  if (!folder && folder.error().errno_value == ENOENT) return info;
+  if (!folder) return explained(folder.error(), {});
+  info.materialized = true;
+  const auto visit = [&](auto&& self, FileDescriptor directory) -> Result<void> {
+    DIR* listing = ::fdopendir(directory.get());
+    if (!listing) return fail_errno(errno, "cannot list the workspace");
+    directory.release();
+    const std::unique_ptr<DIR, int (*)(DIR*)> closer(listing, ::closedir);
+    while (const dirent* row = ::readdir(listing)) {
+      const std::string_view name(row->d_name);
+      struct stat status {};
+      if (name == "." || name == ".." ||
+          ::fstatat(::dirfd(listing), row->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0)
+        continue;
+      if (std::pair(status.st_mtim.tv_sec, status.st_mtim.tv_nsec) >
+          std::pair(info.last_modified.tv_sec, info.last_modified.tv_nsec))
+        info.last_modified = status.st_mtim;
+      if (!S_ISDIR(status.st_mode)) {
+        ++info.files;
+        if (S_ISREG(status.st_mode)) info.bytes += static_cast<std::uint64_t>(status.st_size);
+        continue;
+      }
+      ++info.directories;
+      FileDescriptor child(
+          ::openat(::dirfd(listing), row->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      if (!child) continue;  // removed meanwhile
+      if (auto visited = self(self, std::move(child)); !visited) return visited;
+    }
+    return {};
+  };
+  for (const auto& rule : kZoneRules) {
+    if (!rule.snapshotted) continue;
+    auto zone = workspace_.open_zone(rule.zone);
+    if (!zone) continue;  // not written yet
+    if (auto visited = visit(visit, std::move(*zone)); !visited) return fail(visited.error());
+  }
+  return info;
+}
+
+// -- Changing
+// -------------------------------------------------------------------------------------------------
+
+Result<void> PathFiles::make_directories(const Caller& caller, const RelPath& path, mode_t mode) {
+  std::vector<RelPath> made;
+  Result<void> result;
+  {
+    Gate::Pass pass(gate_);
+    auto found = walk_making(caller, path, mode, made);
+    if (!found)
+      result = fail(found.error());
+    else if (!S_ISDIR(found->last().attributes.st_mode))
+      result = fail(Code::kAlreadyExists, "a file stands at this path", path.text());
+  }
+  for (const auto& directory : made) tell_kernel(directory);
+  kernel_.drain();
+  return result;
+}
+
+Result<void> PathFiles::remove_tree(const Caller& caller, NodeId parent, const Name& name, const Entry& entry,
+                                    bool recursive) {
+  const Request request = request_of(caller);
+  if (!S_ISDIR(entry.attributes.st_mode)) {
+    auto removed = operations_.unlink(request, parent, name.c_str());
+    if (removed) kernel_.entry(parent, name.text());
+    return removed;
+  }
+  if (recursive) {
+    auto rows = children(entry.id);
+    if (!rows) return fail(rows.error());
+    for (const auto& [child, child_entry] : *rows) {
+      if (!may_remove(caller, entry.attributes, child_entry.attributes)) return fail_errno(EACCES);
+      auto held = operations_.look_up(entry.id, child.c_str());  // its node must stay while we are below it
+      if (!held || held->id.value == 0) continue;
+      auto removed = remove_tree(caller, entry.id, child, *held, true);
+      operations_.forget(held->id, 1);
+      if (!removed) return removed;
+    }
+  }
+  auto removed = operations_.remove_directory(request, parent, name.c_str());
+  if (removed) kernel_.entry(parent, name.text());
+  return removed;
+}
+
+Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool recursive) {
+  Result<void> result;
+  {
+    Gate::Pass pass(gate_);
+    if (path.is_root())
+      return fail(Code::kReadOnly, "the session root cannot be removed; delete the session");
+    auto found = walk_existing(caller, path, Last::kKeep);
+    if (!found) return fail(found.error());
+    const Entry& directory = found->entries[found->entries.size() - 2];
+    if (!may_remove(caller, directory.attributes, found->last().attributes))
+      return fail(Code::kForbidden, "this user may not remove from the directory", path.text());
+    result = remove_tree(caller, directory.id, found->names.back(), found->last(), recursive);
+    if (!result) {
+      Error error = result.error();
+      if (error.errno_value == ENOTEMPTY)
+        error.message = "the directory is not empty; ask for it to be removed with its contents";
+      result = explained(error, path);
+    }
+    kernel_.inode(directory.id);
+  }
+  kernel_.drain();
+  return result;
+}
+
+Result<void> PathFiles::empty_zone(Zone zone) {
+  const Caller root;
+  Result<void> result;
+  {
+    Gate::Pass pass(gate_);
+    auto rows = children(node_of(zone));
+    if (!rows) return fail(rows.error());
+    for (const auto& [name, entry] : *rows) {
+      auto held = operations_.look_up(node_of(zone), name.c_str());
+      if (!held || held->id.value == 0) continue;
+      result = remove_tree(root, node_of(zone), name, *held, true);
+      operations_.forget(held->id, 1);
+      if (!result) {
+        result = explained(result.error(), *RelPath::parse(std::string(rule_of(zone).name)));
+        break;
+      }
+    }
+    kernel_.inode(node_of(zone));
+  }
+  kernel_.drain();
+  return result;
+}
+
+void PathFiles::tell_kernel(const RelPath& path) {
+  const Caller root;
+  if (path.is_root()) return;
+  if (path.depth() == 1) return kernel_.inode(node_of(zone_named(path.top())));
+  auto found = walk_existing(root, path.parent(), Last::kKeep);
+  if (!found) return tell_kernel(path.parent());  // the parent is gone, too: its own notice covers this name
+  const NodeId directory = found->last().id;
+  const std::string name(path.leaf());
+  const auto known = operations_.known_at(directory, name.c_str());
+  auto entry = operations_.look_up(directory, name.c_str());
+  // What is still the same inode keeps its name: a process may have it as its working directory.
+  if (known && entry && entry->id == *known)
+    kernel_.inode(*known);
+  else
+    kernel_.entry(directory, name);
+  if (entry && entry->id.value) operations_.forget(entry->id, 1);
+  kernel_.inode(directory);
+}
+
+}  // namespace okcvm::fusefs

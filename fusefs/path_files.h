@@ -1,0 +1,105 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fusefs/files.h"
+#include "fusefs/gate.h"
+#include "fusefs/operations.h"
+
+namespace okcvm::fusefs {
+
+/// Nodes found along a path, referenced as the kernel would, and let go again with this object.
+class Walk {
+ public:
+  explicit Walk(Operations& operations) : operations_(&operations) {}
+  Walk(Walk&& other) noexcept
+      : entries(std::move(other.entries)), names(std::move(other.names)), operations_(other.operations_) {
+    other.entries.clear();
+  }
+  Walk& operator=(Walk&& other) noexcept {
+    std::swap(entries, other.entries);
+    std::swap(names, other.names);
+    std::swap(operations_, other.operations_);
+    return *this;
+  }
+  ~Walk() {
+    while (!entries.empty()) pop();
+  }
+
+  const Entry& last() const { return entries.back(); }
+  void push(const Entry& entry, Name name) {
+    entries.push_back(entry);
+    names.push_back(std::move(name));
+  }
+  void pop() {
+    if (entries.back().id.value) operations_->forget(entries.back().id, 1);
+    entries.pop_back();
+    if (!names.empty()) names.pop_back();
+  }
+  /// Back to the session root, which stays.
+  void rewind() {
+    while (entries.size() > 1) pop();
+  }
+  RelPath path() const {
+    RelPath path;
+    for (const auto& name : names) path = path / name;
+    return path;
+  }
+
+  std::vector<Entry> entries;  // the session root first
+  std::vector<Name> names;     // of all but the root
+
+ private:
+  Operations* operations_;
+};
+
+FileInfo info_of_entry(const Entry& entry, std::string name);
+
+/// Files by path, in terms of Operations by node. Thread-safe.
+class PathFiles final : public Files {
+ public:
+  PathFiles(Operations& operations, Workspace& workspace, Gate& gate, Invalidator& kernel)
+      : operations_(operations), workspace_(workspace), gate_(gate), kernel_(kernel) {}
+
+  Result<FileInfo> stat(const Caller& caller, const RelPath& path, bool follow) override;
+  Result<std::vector<FileInfo>> list(const Caller& caller, const RelPath& path) override;
+  Result<FileDescriptor> open(const Caller& caller, const RelPath& path) override;
+  Result<std::string> read_link(const Caller& caller, const RelPath& path) override;
+  Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) override;
+  Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path, mode_t mode,
+                                               IfExists if_exists,
+                                               std::function<Result<void>(const FileInfo*)> check) override;
+  Result<void> make_directories(const Caller& caller, const RelPath& path, mode_t mode) override;
+  Result<void> remove(const Caller& caller, const RelPath& path, bool recursive) override;
+  Result<void> empty_zone(Zone zone) override;
+  Result<WorkspaceInfo> info() override;
+
+  /// What stands at `path` may have changed behind the kernel's back: asks it to forget. Called without the
+  /// gate, or under a hold; the notices go out in the background.
+  void tell_kernel(const RelPath& path);
+
+ private:
+  enum class Last : std::uint8_t { kFollow, kKeep };
+  /// Walks to `path`. The last entry may be absent (id 0); everything before it must be a directory that the
+  /// caller may search.
+  Result<Walk> walk(const Caller& caller, const RelPath& path, Last last);
+  Result<Walk> walk_existing(const Caller& caller, const RelPath& path, Last last);
+  /// As walk(), making the directories that are missing on the way.
+  Result<Walk> walk_making(const Caller& caller, const RelPath& path, mode_t mode,
+                           std::vector<RelPath>& made);
+  struct Incoming;
+  class StagedFile;
+  Result<RelPath> publish(Incoming& incoming);
+  Result<void> put(const Incoming& incoming, const Walk& parent, const std::string& name, unsigned flags);
+  Result<void> remove_tree(const Caller& caller, NodeId parent, const Name& name, const Entry& entry,
+                           bool recursive);
+  Result<std::vector<std::pair<Name, Entry>>> children(NodeId directory);
+
+  Operations& operations_;
+  Workspace& workspace_;
+  Gate& gate_;
+  Invalidator& kernel_;
+};
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,144 @@
+// Files on their way in: staged out of sight, then put in place by one rename.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+
+#include "fusefs/caller_rights.h"
+#include "fusefs/path_files.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+constexpr mode_t kParentMode = 0755;
+constexpr int kMaxVariants = 10000;
+
+/// "report.tar.gz" as "report.tar (3).gz": the number goes before the last extension.
+std::string variant_of(const std::string& name, int number) {
+  const auto dot = name.rfind('.');
+  const auto stem = dot == name.npos || dot == 0 ? name.size() : dot;
+  return name.substr(0, stem) + " (" + std::to_string(number) + ")" + name.substr(stem);
+}
+
+std::string staging_name() {
+  static std::atomic<std::uint64_t> counter{0};
+  return ".incoming-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+}
+
+}  // namespace
+
+struct PathFiles::Incoming {
+  Caller caller;
+  RelPath path;
+  mode_t mode;
+  IfExists if_exists;
+  std::function<Result<void>(const FileInfo*)> check;
+  FileDescriptor folder;  // where it is staged
+  std::string staged;
+  FileDescriptor file;
+};
+
+class PathFiles::StagedFile final : public IncomingFile {
+ public:
+  StagedFile(PathFiles& files, Incoming incoming) : files_(files), incoming_(std::move(incoming)) {}
+  ~StagedFile() override {
+    if (!published_) ::unlinkat(incoming_.folder.get(), incoming_.staged.c_str(), 0);
+  }
+  int descriptor() const override { return incoming_.file.get(); }
+  Result<RelPath> publish() override {
+    auto path = files_.publish(incoming_);
+    published_ = path.has_value();
+    return path;
+  }
+
+ private:
+  PathFiles& files_;
+  Incoming incoming_;
+  bool published_ = false;
+};
+
+Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, const RelPath& path,
+                                                        mode_t mode, IfExists if_exists,
+                                                        std::function<Result<void>(const FileInfo*)> check) {
+  Gate::Pass pass(gate_);
+  const Zone zone = zone_named(path.top());
+  if (path.depth() < 2 || rule_of(zone).write_error)
+    return fail(Code::kReadOnly,
+                "this part of the session is read-only; write below uploads/, outputs/ or temp/",
+                path.text());
+  if (zone == Zone::kWorkdir && !workspace_.has_workdir())
+    return fail(Code::kNotFound, "no workdir is bound");
+  if (auto ready = workspace_.materialize(zone); !ready) return explained(ready.error(), path);
+  // Beside the zones of the workspace, where the mount does not show it; in a workdir there is no such place.
+  auto folder = zone == Zone::kWorkdir ? workspace_.open_zone(zone) : workspace_.open_folder();
+  if (!folder) return explained(folder.error(), path);
+  Incoming incoming{caller, path, mode, if_exists, std::move(check), std::move(*folder), staging_name(), {}};
+  incoming.file = FileDescriptor(::openat(incoming.folder.get(), incoming.staged.c_str(),
+                                          O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!incoming.file) return explained(Error::plain(errno), path);
+  return std::make_unique<StagedFile>(*this, std::move(incoming));
+}
+
+Result<void> PathFiles::put(const Incoming& incoming, const Walk& parent, const std::string& name,
+                            unsigned flags) {
+  const struct stat& directory = parent.last().attributes;
+  const gid_t gid = (directory.st_mode & S_ISGID) ? directory.st_gid : incoming.caller.gid;
+  if (::fchown(incoming.file.get(), incoming.caller.uid, gid) != 0 ||
+      ::fchmod(incoming.file.get(), incoming.mode & 07777) != 0)
+    return fail_errno(errno);
+  return operations_.put(incoming.folder.get(), incoming.staged.c_str(), parent.last().id, name.c_str(),
+                         flags);
+}
+
+Result<RelPath> PathFiles::publish(Incoming& incoming) {
+  std::vector<RelPath> changed;
+  const auto attempt = [&]() -> Result<RelPath> {
+    Gate::Pass pass(gate_);
+    auto parent = walk_making(incoming.caller, incoming.path.parent(), kParentMode, changed);
+    if (!parent) return fail(parent.error());
+    const Entry& directory = parent->last();
+    if (!S_ISDIR(directory.attributes.st_mode))
+      return fail(Error{Code::kInvalidRequest, ENOTDIR, "a part of the path is not a directory",
+                        incoming.path.text()});
+    if (!may(incoming.caller, directory.attributes, W_OK | X_OK))
+      return fail(Code::kForbidden, "this user may not write to the directory", incoming.path.text());
+
+    std::string name(incoming.path.leaf());
+    auto existing = operations_.look_up(directory.id, name.c_str());
+    if (!existing) return explained(existing.error(), incoming.path);
+    const bool exists = existing->id.value != 0;
+    if (exists) operations_.forget(existing->id, 1);
+    if (exists && incoming.if_exists == IfExists::kReplace) {
+      if (S_ISDIR(existing->attributes.st_mode))
+        return fail(
+            Error{Code::kInvalidRequest, EISDIR, "a directory stands at this path", incoming.path.text()});
+      if (!may_remove(incoming.caller, directory.attributes, existing->attributes))
+        return fail(Code::kForbidden, "this user may not replace the file", incoming.path.text());
+    }
+    if (incoming.check) {
+      const FileInfo info = exists ? info_of_entry(*existing, name) : FileInfo{};
+      if (auto allowed = incoming.check(exists ? &info : nullptr); !allowed) return fail(allowed.error());
+    }
+    const unsigned flags = incoming.if_exists == IfExists::kReplace ? 0 : RENAME_NOREPLACE;
+    auto done = put(incoming, *parent, name, flags);
+    for (int number = 1; !done && done.error().errno_value == EEXIST &&
+                         incoming.if_exists == IfExists::kUnique && number < kMaxVariants;
+         ++number) {
+      name = variant_of(std::string(incoming.path.leaf()), number);
+      auto valid = Name::parse(name);
+      if (!valid) return fail(valid.error());
+      done = put(incoming, *parent, name, flags);
+    }
+    if (!done) return explained(done.error(), incoming.path);
+    return parent->path() / *Name::parse(name);
+  };
+  auto published = attempt();
+  if (published) changed.push_back(*published);
+  for (const auto& path : changed) tell_kernel(path);
+  kernel_.drain();
+  return published;
+}
+
+}  // namespace okcvm::fusefs

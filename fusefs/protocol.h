@@ -1,0 +1,44 @@
+#pragma once
+
+// The one place that includes libfuse, and what the kernel's protocol (7.45) has beyond libfuse 3.14 and this
+// system's linux/fuse.h. Sources: include/uapi/linux/fuse.h of Linux 6.18.
+
+#ifndef FUSE_USE_VERSION
+#define FUSE_USE_VERSION 314
+#endif
+#include <fuse3/fuse_lowlevel.h>
+#include <linux/fuse.h>
+#include <sys/ioctl.h>
+
+#include <cstdint>
+
+namespace okcvm::fusefs::protocol {
+
+// INIT flags; those above bit 31 travel in flags2.
+inline constexpr std::uint64_t kPassthrough = std::uint64_t{1} << 37;
+inline constexpr std::uint64_t kHasResend = std::uint64_t{1} << 39;
+inline constexpr std::uint64_t kNoOpendirSupport = std::uint64_t{1} << 24;
+
+// fuse_init_out ends in: flags2, max_stack_depth, ...
+inline constexpr std::size_t kMaxStackDepthOffset = offsetof(fuse_init_out, flags2) + sizeof(std::uint32_t);
+
+// fuse_open_out.open_flags; the backing id is its last word.
+inline constexpr std::uint32_t kOpenPassthrough = 1u << 7;
+
+inline constexpr std::uint32_t kSetattrKillSuidgid = 1u << 11;  // FATTR_KILL_SUIDGID
+inline constexpr std::uint32_t kWriteKillSuidgid = 1u << 2;     // FUSE_WRITE_KILL_SUIDGID
+inline constexpr std::uint32_t kOpenKillSuidgid = 1u << 0;      // FUSE_OPEN_KILL_SUIDGID
+
+// A request that was sent before, to a daemon that did not answer it.
+inline constexpr std::uint64_t kUniqueResend = std::uint64_t{1} << 63;
+inline constexpr std::int32_t kNotifyResend = 7;
+
+struct BackingMap {
+  std::int32_t fd;
+  std::uint32_t flags;
+  std::uint64_t padding;
+};
+inline constexpr unsigned long kBackingOpen = _IOW(229, 1, BackingMap);
+inline constexpr unsigned long kBackingClose = _IOW(229, 2, std::uint32_t);
+
+}  // namespace okcvm::fusefs::protocol

@@ -1,0 +1,325 @@
+#include "fusefs/session_state.h"
+
+#include <bit>
+#include <cstring>
+
+namespace okcvm::fusefs {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x6f6b63766d737401;  // "okcvmst", version 1
+constexpr std::size_t kOpcodes = 64;
+constexpr std::size_t kErrnos = 140;
+constexpr std::size_t kChanges = 64;
+constexpr std::size_t kMaxFiles = 1u << 20;
+
+constexpr std::array<std::string_view, kOpcodes> kOpcodeNames{
+    "",
+    "LOOKUP",
+    "FORGET",
+    "GETATTR",
+    "SETATTR",
+    "READLINK",
+    "SYMLINK",
+    "",
+    "MKNOD",
+    "MKDIR",
+    "UNLINK",
+    "RMDIR",
+    "RENAME",
+    "LINK",
+    "OPEN",
+    "READ",
+    "WRITE",
+    "STATFS",
+    "RELEASE",
+    "",
+    "FSYNC",
+    "SETXATTR",
+    "GETXATTR",
+    "LISTXATTR",
+    "REMOVEXATTR",
+    "FLUSH",
+    "INIT",
+    "OPENDIR",
+    "READDIR",
+    "RELEASEDIR",
+    "FSYNCDIR",
+    "GETLK",
+    "SETLK",
+    "SETLKW",
+    "ACCESS",
+    "CREATE",
+    "INTERRUPT",
+    "BMAP",
+    "DESTROY",
+    "IOCTL",
+    "POLL",
+    "NOTIFY_REPLY",
+    "BATCH_FORGET",
+    "FALLOCATE",
+    "READDIRPLUS",
+    "RENAME2",
+    "LSEEK",
+    "COPY_FILE_RANGE",
+    "SETUPMAPPING",
+    "REMOVEMAPPING",
+    "SYNCFS",
+    "TMPFILE",
+    "STATX",
+};
+
+struct OpcodeCounter {
+  std::atomic<std::uint64_t> count;
+  std::atomic<std::uint64_t> nanoseconds;
+  std::array<std::atomic<std::uint64_t>, 24> latency;
+};
+
+struct ChangeRecord {
+  std::atomic<std::uint64_t> unique;  // 0 while free; stored last
+  std::uint64_t fact;
+};
+
+struct FileRecord {
+  std::atomic<std::uint64_t> id;  // 0 while free; stored last
+  std::uint64_t node;
+  std::uint64_t unique;
+  std::uint32_t generation;
+  std::int32_t flags;
+};
+
+}  // namespace
+
+struct StateHeader {
+  std::uint64_t magic;
+  std::uint32_t init_size;
+  std::uint32_t protocol_minor;
+  std::uint32_t passthrough;
+  std::uint32_t resend;
+  std::array<std::byte, SessionState::kMaxInit> init;
+  std::atomic<std::uint64_t> denials;
+  std::array<ChangeRecord, kChanges> changes;
+  std::array<std::atomic<std::uint64_t>, kErrnos> errors;
+  std::array<OpcodeCounter, kOpcodes> counters;
+  std::uint32_t next_file;
+};
+
+namespace {
+
+constexpr std::size_t kFilesOffset = 16 * 1024;
+static_assert(sizeof(StateHeader) <= kFilesOffset);
+constexpr std::size_t kRegionSize = kFilesOffset + kMaxFiles * sizeof(FileRecord);
+
+FileRecord& file_record(const SharedRegion& region, std::uint32_t slot) {
+  return reinterpret_cast<FileRecord*>(region.data() + kFilesOffset)[slot];
+}
+
+}  // namespace
+
+Result<SessionState> SessionState::open(const std::filesystem::path& path, bool adopt) {
+  bool is_new = false;
+  auto region = SharedRegion::open(path, kRegionSize, is_new);
+  if (!region) return fail(region.error());
+  if (adopt && is_new) return fail_errno(EUCLEAN, "the run-time state of the session is missing");
+  if (!adopt) region->shrink(0);
+  if (auto ready = region->reserve(sizeof(StateHeader)); !ready) return fail(ready.error());
+  SessionState state(std::move(*region));
+  StateHeader& header = state.header();
+  MutexLock lock(state.mutex_);
+  if (!adopt) {
+    std::memset(static_cast<void*>(&header), 0, sizeof header);
+    header.magic = kMagic;
+    return state;
+  }
+  if (header.magic != kMagic || header.init_size == 0 || header.init_size > kMaxInit ||
+      header.next_file > kMaxFiles)
+    return fail_errno(EUCLEAN, "the run-time state of the session is of another version or damaged");
+  for (auto& change : header.changes)
+    if (const auto unique = change.unique.load()) {
+      state.unfinished_[unique] = change.fact;
+      change.unique.store(0);
+    }
+  state.next_file_ = header.next_file;
+  if (auto ready = state.region_.reserve(kFilesOffset + header.next_file * sizeof(FileRecord)); !ready)
+    return fail(ready.error());
+  for (std::uint32_t slot = 0; slot < header.next_file; ++slot)
+    if (file_record(state.region_, slot).id.load() == 0) state.free_files_.push_back(slot);
+  return state;
+}
+
+SessionState::SessionState(SessionState&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
+    : region_(std::move(other.region_)),
+      unfinished_(std::move(other.unfinished_)),
+      free_files_(std::move(other.free_files_)),
+      next_file_(other.next_file_) {}
+
+StateHeader& SessionState::header() const {
+  return *reinterpret_cast<StateHeader*>(region_.data());
+}
+
+void SessionState::record_init(std::span<const std::byte> request) {
+  StateHeader& state = header();
+  const std::size_t size = std::min(request.size(), kMaxInit);
+  std::memcpy(state.init.data(), request.data(), size);
+  state.init_size = static_cast<std::uint32_t>(size);
+}
+
+std::span<const std::byte> SessionState::init() const {
+  return {header().init.data(), header().init_size};
+}
+
+void SessionState::set_protocol(std::uint32_t minor, bool passthrough, bool resend) {
+  StateHeader& state = header();
+  state.protocol_minor = minor;
+  state.passthrough = passthrough;
+  state.resend = resend;
+}
+
+std::uint32_t SessionState::protocol_minor() const {
+  return header().protocol_minor;
+}
+bool SessionState::passthrough() const {
+  return header().passthrough != 0;
+}
+bool SessionState::can_resend() const {
+  return header().resend != 0;
+}
+
+// -- Requests being carried out
+// -------------------------------------------------------------------------------
+
+SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fact) {
+  StateHeader& state = header();
+  for (std::uint32_t slot = static_cast<std::uint32_t>(unique >> 1) % kChanges;;
+       slot = (slot + 1) % kChanges) {
+    std::uint64_t free = 0;
+    // There are more records than threads, so one is always free. It is claimed with an impossible number
+    // first: the fact must be there before the number that vouches for it.
+    if (!state.changes[slot].unique.compare_exchange_strong(free, ~std::uint64_t{0})) continue;
+    state.changes[slot].fact = fact;
+    state.changes[slot].unique.store(unique);
+    return {this, slot};
+  }
+}
+
+void SessionState::finish(std::uint32_t slot) {
+  header().changes[slot].unique.store(0);
+}
+
+std::optional<std::uint64_t> SessionState::unfinished(std::uint64_t unique) const {
+  const auto found = unfinished_.find(unique);
+  if (found == unfinished_.end()) return std::nullopt;
+  return found->second;
+}
+
+// -- Open files
+// -----------------------------------------------------------------------------------------------
+
+Result<FileId> SessionState::add_file(const OpenFile& file, std::uint64_t unique) {
+  MutexLock lock(mutex_);
+  std::uint32_t slot = next_file_;
+  if (!free_files_.empty()) {
+    slot = free_files_.back();
+    free_files_.pop_back();
+  } else {
+    if (next_file_ >= kMaxFiles || !region_.reserve(kFilesOffset + (next_file_ + 1) * sizeof(FileRecord)))
+      return fail_errno(ENFILE);
+    header().next_file = ++next_file_;
+  }
+  FileRecord& row = file_record(region_, slot);
+  row.node = file.node.value;
+  row.flags = file.flags;
+  row.unique = unique;
+  const FileId id{(std::uint64_t{++row.generation} << 32) | (slot + 1)};
+  row.id.store(id.value);
+  return id;
+}
+
+std::optional<SessionState::OpenFile> SessionState::file(FileId id) const {
+  MutexLock lock(mutex_);
+  const auto slot = static_cast<std::uint32_t>(id.value) - 1;
+  if (slot >= next_file_) return std::nullopt;
+  const FileRecord& row = file_record(region_, slot);
+  if (row.id.load() != id.value) return std::nullopt;
+  return OpenFile{NodeId{row.node}, row.flags};
+}
+
+std::optional<SessionState::OpenFile> SessionState::remove_file(FileId id) {
+  MutexLock lock(mutex_);
+  const auto slot = static_cast<std::uint32_t>(id.value) - 1;
+  if (slot >= next_file_) return std::nullopt;
+  FileRecord& row = file_record(region_, slot);
+  if (row.id.load() != id.value) return std::nullopt;
+  const OpenFile file{NodeId{row.node}, row.flags};
+  row.id.store(0);
+  free_files_.push_back(slot);
+  return file;
+}
+
+std::optional<FileId> SessionState::file_opened_by(std::uint64_t unique) const {
+  MutexLock lock(mutex_);
+  for (std::uint32_t slot = 0; slot < next_file_; ++slot) {
+    const FileRecord& row = file_record(region_, slot);
+    if (row.id.load() && row.unique == unique) return FileId{row.id.load()};
+  }
+  return std::nullopt;
+}
+
+std::vector<SessionState::OpenFile> SessionState::all_files() const {
+  std::vector<OpenFile> files;
+  MutexLock lock(mutex_);
+  for (std::uint32_t slot = 0; slot < next_file_; ++slot) {
+    const FileRecord& row = file_record(region_, slot);
+    if (row.id.load()) files.push_back({NodeId{row.node}, row.flags});
+  }
+  return files;
+}
+
+std::uint64_t SessionState::open_count() const {
+  MutexLock lock(mutex_);
+  return next_file_ - free_files_.size();
+}
+
+// -- Counters
+// -------------------------------------------------------------------------------------------------
+
+void SessionState::count(std::uint32_t opcode, std::uint64_t nanoseconds, int errno_value) {
+  StateHeader& state = header();
+  auto& counter = state.counters[opcode % kOpcodes];
+  counter.count.fetch_add(1, std::memory_order_relaxed);
+  counter.nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
+  const auto bucket = static_cast<std::size_t>(std::bit_width(nanoseconds / 1000));
+  counter.latency[std::min(bucket, counter.latency.size() - 1)].fetch_add(1, std::memory_order_relaxed);
+  if (errno_value > 0 && static_cast<std::size_t>(errno_value) < kErrnos)
+    state.errors[static_cast<std::size_t>(errno_value)].fetch_add(1, std::memory_order_relaxed);
+}
+
+void SessionState::count_denial() {
+  header().denials.fetch_add(1, std::memory_order_relaxed);
+}
+
+void SessionState::fill(MountStatistics& statistics) const {
+  const StateHeader& state = header();
+  for (std::size_t opcode = 0; opcode < kOpcodes; ++opcode) {
+    const auto& counter = state.counters[opcode];
+    if (counter.count == 0) continue;
+    MountStatistics::Operation row;
+    row.name = kOpcodeNames[opcode].empty() ? "OTHER" : kOpcodeNames[opcode];
+    row.count = counter.count;
+    row.nanoseconds = counter.nanoseconds;
+    for (std::size_t i = 0; i < row.latency.size(); ++i) row.latency[i] = counter.latency[i];
+    statistics.operations.push_back(row);
+  }
+  for (std::size_t i = 0; i < kErrnos; ++i)
+    if (state.errors[i]) statistics.errors.emplace_back(static_cast<int>(i), state.errors[i].load());
+  statistics.denials = state.denials;
+  statistics.open_files = open_count();
+  statistics.passthrough = passthrough();
+  statistics.protocol_minor = state.protocol_minor;
+  statistics.survives_daemon = state.resend != 0;
+}
+
+std::string_view opcode_name(std::uint32_t opcode) {
+  return opcode < kOpcodes && !kOpcodeNames[opcode].empty() ? kOpcodeNames[opcode] : "OTHER";
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <fcntl.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "fusefs/session_mount.h"
+#include "fusefs/shared_region.h"
+#include "fusefs/types.h"
+#include "policy/thread_annotations.h"
+
+namespace okcvm::fusefs {
+
+struct StateHeader;
+
+/// What a session's mount must remember across daemons besides its nodes: the handshake with the kernel,
+/// which requests are being carried out, which files are open, the counters. Shared mapping; thread-safe.
+class SessionState {
+ public:
+  static constexpr std::size_t kMaxInit = 512;
+
+  /// EUCLEAN when `adopt` is set and what is there is not usable.
+  static Result<SessionState> open(const std::filesystem::path& path, bool adopt);
+  SessionState(SessionState&&) noexcept;
+
+  // -- Handshake --------------------------------------------------------------------------------------------
+  void record_init(std::span<const std::byte> request);
+  std::span<const std::byte> init() const;
+  void set_protocol(std::uint32_t minor, bool passthrough, bool resend);
+  std::uint32_t protocol_minor() const;
+  bool passthrough() const;
+  bool can_resend() const;
+
+  // -- Requests that change something, while they are carried out
+  // --------------------------------------------
+  /// A started change; it counts as unfinished until it is destroyed, which must be after the reply.
+  class Change {
+   public:
+    Change(SessionState* state, std::uint32_t slot) : state_(state), slot_(slot) {}
+    Change(Change&& other) noexcept : state_(std::exchange(other.state_, nullptr)), slot_(other.slot_) {}
+    ~Change() {
+      if (state_) state_->finish(slot_);
+    }
+
+   private:
+    SessionState* state_;
+    std::uint32_t slot_;
+  };
+  Change start(std::uint64_t unique, std::uint64_t fact = 0);
+  /// Whether a dead daemon had started this request, and the fact it noted.
+  std::optional<std::uint64_t> unfinished(std::uint64_t unique) const;
+
+  // -- Open files -------------------------------------------------------------------------------------------
+  struct OpenFile {
+    NodeId node;
+    int flags = 0;  // open(2)'s
+    bool writes() const { return (flags & O_ACCMODE) != O_RDONLY; }
+  };
+  /// ENFILE when the table is full.
+  Result<FileId> add_file(const OpenFile& file, std::uint64_t unique) EXCLUDES(mutex_);
+  std::optional<OpenFile> file(FileId id) const EXCLUDES(mutex_);
+  std::optional<OpenFile> remove_file(FileId id) EXCLUDES(mutex_);
+  /// The file that a request opened before its daemon died.
+  std::optional<FileId> file_opened_by(std::uint64_t unique) const EXCLUDES(mutex_);
+  std::vector<OpenFile> all_files() const EXCLUDES(mutex_);
+  std::uint64_t open_count() const EXCLUDES(mutex_);
+
+  // -- Counters ---------------------------------------------------------------------------------------------
+  void count(std::uint32_t opcode, std::uint64_t nanoseconds, int errno_value);
+  void count_denial();
+  void fill(MountStatistics& statistics) const;
+
+ private:
+  explicit SessionState(SharedRegion region) : region_(std::move(region)) {}
+  StateHeader& header() const;
+  void finish(std::uint32_t slot);
+
+  mutable Mutex mutex_;
+  SharedRegion region_;
+  std::unordered_map<std::uint64_t, std::uint64_t> unfinished_;  // set once, at take-over
+  std::vector<std::uint32_t> free_files_ GUARDED_BY(mutex_);
+  std::uint32_t next_file_ GUARDED_BY(mutex_) = 0;
+};
+
+/// "LOOKUP" for FUSE_LOOKUP.
+std::string_view opcode_name(std::uint32_t opcode);
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,96 @@
+#include "fusefs/volume.h"
+
+#include <fcntl.h>
+
+#include <cstdio>
+#include <cstring>
+
+namespace okcvm::fusefs {
+namespace {
+
+struct KernelHandle {
+  file_handle head;
+  unsigned char bytes[Handle::kMaxSize];
+};
+constexpr std::uint8_t kPinnedType = 0xff;  // FILEID_INVALID, linux/exportfs.h: no file system uses it
+
+Result<Handle> kernel_handle(int directory, const char* name) {
+  KernelHandle raw{};
+  raw.head.handle_bytes = Handle::kMaxSize;
+  int mount_id = 0;
+  if (::name_to_handle_at(directory, name, &raw.head, &mount_id, *name ? 0 : AT_EMPTY_PATH) != 0)
+    return fail_errno(errno);
+  Handle handle;
+  handle.type = static_cast<std::uint8_t>(raw.head.handle_type);
+  handle.size = static_cast<std::uint8_t>(raw.head.handle_bytes);
+  std::memcpy(handle.bytes.data(), raw.head.f_handle, handle.size);
+  return handle;
+}
+
+Result<FileDescriptor> open_handle(int root, const Handle& handle, int flags) {
+  KernelHandle raw{};
+  raw.head.handle_type = handle.type;
+  raw.head.handle_bytes = handle.size;
+  std::memcpy(raw.head.f_handle, handle.bytes.data(), handle.size);
+  FileDescriptor file(::open_by_handle_at(root, &raw.head, flags | O_CLOEXEC));
+  if (!file) return fail_errno(errno);
+  return file;
+}
+
+}  // namespace
+
+Volume::Volume(FileDescriptor root, bool use_handles) : root_(std::move(root)) {
+  struct stat status {};
+  if (::fstat(root_.get(), &status) == 0) device_ = status.st_dev;
+  const auto handle = use_handles ? kernel_handle(root_.get(), "") : Result<Handle>(fail_errno(EOPNOTSUPP));
+  uses_handles_ = handle && open_handle(root_.get(), *handle, O_PATH).has_value();
+}
+
+Result<Handle> Volume::pin(int directory, const char* name, std::uint64_t inode) {
+  if (uses_handles_) return kernel_handle(directory, name);
+
+  FileDescriptor file(*name ? ::openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC)
+                            : ::fcntl(directory, F_DUPFD_CLOEXEC, 0));
+  if (!file) return fail_errno(errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return fail_errno(errno);
+  if (status.st_ino != inode) return fail_errno(ESTALE);  // another file took the name between two calls
+  Handle handle;
+  handle.type = kPinnedType;
+  handle.size = sizeof inode;
+  std::memcpy(handle.bytes.data(), &inode, sizeof inode);
+  MutexLock lock(mutex_);
+  Pinned& pinned = pinned_[inode];
+  if (pinned.count++ == 0) pinned.file = std::move(file);
+  return handle;
+}
+
+void Volume::unpin(std::uint64_t inode) {
+  if (uses_handles_) return;
+  MutexLock lock(mutex_);
+  const auto found = pinned_.find(inode);
+  if (found != pinned_.end() && --found->second.count == 0) pinned_.erase(found);
+}
+
+Result<FileDescriptor> Volume::open(const Handle& handle, int flags) const {
+  if (uses_handles_) return open_handle(root_.get(), handle, flags);
+
+  std::uint64_t inode = 0;
+  std::memcpy(&inode, handle.bytes.data(), sizeof inode);
+  FileDescriptor copy;
+  {
+    MutexLock lock(mutex_);
+    const auto found = pinned_.find(inode);
+    if (found == pinned_.end()) return fail_errno(ESTALE);
+    copy = FileDescriptor(::fcntl(found->second.file.get(), F_DUPFD_CLOEXEC, 0));
+  }
+  if (!copy) return fail_errno(errno);
+  if (flags & O_PATH) return copy;
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", copy.get());
+  FileDescriptor file(::open(path, (flags & ~O_NOFOLLOW) | O_CLOEXEC));
+  if (!file) return fail_errno(errno);
+  return file;
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <unordered_map>
+
+#include "fusefs/types.h"
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+#include "policy/thread_annotations.h"
+
+namespace okcvm::fusefs {
+
+/// A file system in which backing inodes are found again without their names: by the kernel's file handles
+/// where it has them, else by descriptors that are kept open as long as the node is known. Thread-safe.
+class Volume {
+ public:
+  /// `root` is any directory of the file system, open for reading. `use_handles` false forces the fallback.
+  explicit Volume(FileDescriptor root, bool use_handles = true);
+
+  int root() const { return root_.get(); }
+  dev_t device() const { return device_; }
+  bool uses_handles() const { return uses_handles_; }
+
+  /// The handle of `name` in `directory` (of what `directory` is open on if empty), never following a link.
+  /// In the fallback this pins the inode: every call is to be matched by an unpin().
+  Result<Handle> pin(int directory, const char* name, std::uint64_t inode) EXCLUDES(mutex_);
+  void unpin(std::uint64_t inode) EXCLUDES(mutex_);
+
+  /// Opens the inode behind a handle with open(2)'s flags. ESTALE when it is gone.
+  Result<FileDescriptor> open(const Handle& handle, int flags) const EXCLUDES(mutex_);
+
+ private:
+  struct Pinned {
+    FileDescriptor file;
+    std::uint64_t count = 0;
+  };
+
+  FileDescriptor root_;
+  dev_t device_ = 0;
+  bool uses_handles_ = true;
+  mutable Mutex mutex_;
+  std::unordered_map<std::uint64_t, Pinned> pinned_ GUARDED_BY(mutex_);
+};
+
+}  // namespace okcvm::fusefs

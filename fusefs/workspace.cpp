@@ -1,0 +1,175 @@
+#include "fusefs/workspace.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cstdio>
+
+namespace okcvm::fusefs {
+namespace {
+
+constexpr mode_t kFolderMode = 0700;  // <state-dir>/workspaces/<id> is root's alone (DESIGN section 2)
+constexpr mode_t kZoneMode = 0755;
+
+Result<FileDescriptor> open_beneath(int directory, const std::string& path, int flags) {
+  open_how how{};
+  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC | O_NOFOLLOW);
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+  FileDescriptor file(static_cast<int>(::syscall(SYS_openat2, directory, path.c_str(), &how, sizeof how)));
+  if (!file) return fail_errno(errno);
+  return file;
+}
+
+Result<std::string> kernel_path(int fd) {
+  char link[32];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  std::array<char, PATH_MAX> text;
+  const ssize_t size = ::readlink(link, text.data(), text.size());
+  if (size < 0) return fail_errno(errno);
+  if (static_cast<std::size_t>(size) == text.size()) return fail_errno(ENAMETOOLONG);
+  return std::string(text.data(), static_cast<std::size_t>(size));
+}
+
+constexpr VolumeId kLastVolume = 0x1fff;  // 13 bits: inode numbers carry them above theirs (attributes.cpp)
+
+VolumeId volume_for(std::string_view skill) {
+  std::uint32_t hash = 2166136261u;  // FNV-1a
+  for (const char c : skill) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return static_cast<VolumeId>(kFirstSkillVolume + hash % (kLastVolume - kFirstSkillVolume + 1));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Workspace>> Workspace::open(Config config) {
+  FileDescriptor parent(::open(config.folder.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!parent) return fail_errno(errno, "cannot open the folder of the workspaces");
+  auto real_parent = kernel_path(parent.get());
+  if (!real_parent) return fail(real_parent.error());
+
+  std::unique_ptr<Workspace> workspace(new Workspace(std::move(config)));
+  workspace->folder_name_ = workspace->config_.folder.filename();
+  workspace->real_folder_ = *real_parent + "/" + workspace->folder_name_;
+  const bool use_handles = workspace->config_.use_handles;
+  MutexLock lock(workspace->mutex_);
+  workspace->volumes_[kWorkspaceVolume] = std::make_shared<Volume>(std::move(parent), use_handles);
+  if (workspace->config_.workdir)
+    workspace->volumes_[kWorkdirVolume] =
+        std::make_shared<Volume>(std::move(workspace->config_.workdir), use_handles);
+  return workspace;
+}
+
+bool Workspace::is_materialized() const {
+  struct stat status {};
+  return ::fstatat(anchor(), folder_name_.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+Result<void> Workspace::materialize(Zone zone) {
+  const unsigned bit = 1u << static_cast<unsigned>(zone);
+  if (zone == Zone::kWorkdir || (materialized_.load() & bit)) return {};
+
+  const int workspaces = anchor();
+  if (::mkdirat(workspaces, folder_name_.c_str(), kFolderMode) != 0 && errno != EEXIST)
+    return fail_errno(errno);
+  auto folder = open_folder();
+  if (!folder) return fail(folder.error());
+  // The zone appears complete, with its owner, or not at all: it is made under another name first.
+  const std::string name(rule_of(zone).name);
+  const std::string draft = ".making-" + name;
+  MutexLock lock(mutex_);
+  struct stat status {};
+  if (::fstatat(folder->get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (::mkdirat(folder->get(), draft.c_str(), kZoneMode) != 0 && errno != EEXIST) return fail_errno(errno);
+    if (::fchownat(folder->get(), draft.c_str(), config_.owner_uid, config_.owner_gid, AT_SYMLINK_NOFOLLOW) !=
+        0)
+      return fail_errno(errno);
+    if (::renameat2(folder->get(), draft.c_str(), folder->get(), name.c_str(), RENAME_NOREPLACE) != 0)
+      return fail_errno(errno);
+  }
+  materialized_.fetch_or(bit);
+  return {};
+}
+
+Result<FileDescriptor> Workspace::open_zone(Zone zone) const {
+  if (zone == Zone::kWorkdir) {
+    const auto workdir = volume(kWorkdirVolume);
+    if (!workdir) return fail_errno(ENOENT);
+    return open_beneath(workdir->root(), ".", O_RDONLY | O_DIRECTORY);
+  }
+  if (!rule_of(zone).snapshotted) return fail_errno(ENOENT);
+  return open_beneath(anchor(), folder_name_ + "/" + std::string(rule_of(zone).name), O_RDONLY | O_DIRECTORY);
+}
+
+Result<FileDescriptor> Workspace::open_folder() const {
+  return open_beneath(anchor(), folder_name_, O_RDONLY | O_DIRECTORY);
+}
+
+Result<FileDescriptor> Workspace::open(const Node& node, int flags) const {
+  const auto where = volume(node.key.volume);
+  if (!where || node.handle.size == 0) return fail_errno(ESTALE);
+  return where->open(node.handle, flags);
+}
+
+Result<RelPath> Workspace::path_of(int directory) const {
+  auto text = kernel_path(directory);
+  if (!text) return fail(text.error());
+  struct stat status {};
+  if (::fstat(directory, &status) != 0 || status.st_nlink == 0) return fail_errno(ENOENT);
+  const std::string prefix = real_folder_ + "/";
+  if (!text->starts_with(prefix)) return fail_errno(ENOENT);
+  return RelPath::parse(std::string_view(*text).substr(prefix.size()));
+}
+
+int Workspace::anchor() const {
+  return volume(kWorkspaceVolume)->root();
+}
+
+std::shared_ptr<Volume> Workspace::volume(VolumeId id) const {
+  MutexLock lock(mutex_);
+  const auto found = volumes_.find(id);
+  return found == volumes_.end() ? nullptr : found->second;
+}
+
+Result<void> Workspace::load_skill(const Name& name, FileDescriptor directory) {
+  MutexLock lock(mutex_);
+  if (skills_.contains(name.text()))
+    return fail(Code::kAlreadyExists, "the skill is loaded already", "skills/" + name.text());
+  // The number follows from the name, so that the next daemon gives the skill's nodes the same one.
+  const auto taken = [&](VolumeId id) {
+    return std::any_of(skills_.begin(), skills_.end(), [&](const auto& skill) { return skill.second == id; });
+  };
+  VolumeId id = volume_for(name.text());
+  while (taken(id)) id = id == kLastVolume ? kFirstSkillVolume : static_cast<VolumeId>(id + 1);
+  volumes_[id] = std::make_shared<Volume>(std::move(directory), config_.use_handles);
+  skills_[name.text()] = id;
+  return {};
+}
+
+Result<VolumeId> Workspace::unload_skill(const Name& name) {
+  MutexLock lock(mutex_);
+  const auto found = skills_.find(name.text());
+  if (found == skills_.end())
+    return fail(Code::kNotFound, "the skill is not loaded", "skills/" + name.text());
+  const VolumeId volume = found->second;
+  skills_.erase(found);
+  return volume;
+}
+
+std::vector<Workspace::LoadedSkill> Workspace::skills() const {
+  std::vector<LoadedSkill> loaded;
+  MutexLock lock(mutex_);
+  for (const auto& [name, volume] : skills_) loaded.push_back({*Name::parse(name), volume});
+  return loaded;
+}
+
+std::optional<VolumeId> Workspace::skill(std::string_view name) const {
+  MutexLock lock(mutex_);
+  const auto found = skills_.find(name);
+  if (found == skills_.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fusefs/types.h"
+#include "fusefs/volume.h"
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+#include "policy/rel_path.h"
+#include "policy/thread_annotations.h"
+
+namespace okcvm::fusefs {
+
+/// Where a session's files really are: the lazily made backing folder, the bound workdir and the loaded
+/// skills. Everything is reached relative to directories that are held open here. Thread-safe.
+class Workspace {
+ public:
+  struct Config {
+    std::filesystem::path folder;  // <state-dir>/workspaces/<id>; its parent exists
+    uid_t owner_uid = 0;
+    gid_t owner_gid = 0;
+    FileDescriptor workdir;
+    bool use_handles = true;
+  };
+  static Result<std::unique_ptr<Workspace>> open(Config config);
+
+  bool has_workdir() const { return volume(kWorkdirVolume) != nullptr; }
+  /// Whether the backing folder exists.
+  bool is_materialized() const;
+  /// Makes the folders of a zone; concurrent first writers make them once.
+  Result<void> materialize(Zone zone) EXCLUDES(mutex_);
+  /// A zone's own directory, O_RDONLY; ENOENT before the first write.
+  Result<FileDescriptor> open_zone(Zone zone) const;
+  /// The backing folder itself, O_RDONLY; ENOENT before the first write.
+  Result<FileDescriptor> open_folder() const;
+  /// The backing inode of a node; open(2)'s flags.
+  Result<FileDescriptor> open(const Node& node, int flags) const;
+  /// The session-relative path of a directory of the writable zones, from its descriptor. ENOENT when
+  /// removed.
+  Result<RelPath> path_of(int directory) const;
+
+  /// A device to ask for space when nothing is there yet (statfs).
+  int anchor() const;
+
+  std::shared_ptr<Volume> volume(VolumeId id) const EXCLUDES(mutex_);
+
+  struct LoadedSkill {
+    Name name;
+    VolumeId volume;
+  };
+  Result<void> load_skill(const Name& name, FileDescriptor directory) EXCLUDES(mutex_);
+  /// Hides the name. The volume stays as long as nodes of it are known, so open descriptors stay readable.
+  Result<VolumeId> unload_skill(const Name& name) EXCLUDES(mutex_);
+  std::vector<LoadedSkill> skills() const EXCLUDES(mutex_);
+  std::optional<VolumeId> skill(std::string_view name) const EXCLUDES(mutex_);
+
+ private:
+  explicit Workspace(Config config) : config_(std::move(config)) {}
+
+  Config config_;
+  std::string folder_name_;
+  std::string real_folder_;                // as the kernel spells it, for path_of
+  std::atomic<unsigned> materialized_{0};  // a bit a zone
+  mutable Mutex mutex_;
+  std::map<VolumeId, std::shared_ptr<Volume>> volumes_ GUARDED_BY(mutex_);
+  std::map<std::string, VolumeId, std::less<>> skills_ GUARDED_BY(mutex_);
+};
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,85 @@
+#include "policy/file_kind.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+namespace okcvm {
+namespace {
+
+constexpr std::size_t kMaxUploadName = 200;  // leaves room for " (999999)" below NAME_MAX
+
+struct ExtensionRow {
+  std::string_view extension;
+  std::string_view kind;  // [S2 4.4]; empty: not in the seed's table
+  std::string_view content_type;
+};
+
+constexpr std::array kExtensions{
+    ExtensionRow{".pdf", "pdf", "application/pdf"},
+    ExtensionRow{".docx", "document",
+                 "application/vnd.openxmlformats-officedocument.wordprocessingml.document"},
+    ExtensionRow{".xlsx", "spreadsheet", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"},
+    ExtensionRow{".csv", "csv", "text/csv"},
+    ExtensionRow{".txt", "text", "text/plain"},
+    ExtensionRow{".md", "markdown", "text/markdown"},
+    ExtensionRow{".py", "python", "text/x-python"},
+    ExtensionRow{".json", "json", "application/json"},
+    ExtensionRow{".png", "image", "image/png"},
+    ExtensionRow{".jpg", "image", "image/jpeg"},
+    ExtensionRow{".jpeg", "image", "image/jpeg"},
+    ExtensionRow{".gif", "", "image/gif"},
+    ExtensionRow{".zip", "", "application/zip"},
+    ExtensionRow{".gz", "", "application/gzip"},
+    ExtensionRow{".log", "", "text/plain"},
+};
+
+const ExtensionRow* row_of(std::string_view name) {
+  const auto dot = name.rfind('.');
+  if (dot == name.npos || dot == 0) return nullptr;
+  std::string extension(name.substr(dot));
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  for (const auto& row : kExtensions)
+    if (row.extension == extension) return &row;
+  return nullptr;
+}
+
+/// Cuts to at most `limit` bytes, before a UTF-8 sequence rather than inside it.
+std::string_view cut(std::string_view text, std::size_t limit) {
+  if (text.size() <= limit) return text;
+  std::size_t end = limit;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+}  // namespace
+
+std::string_view kind_of_file(std::string_view name) {
+  const auto* row = row_of(name);
+  return row && !row->kind.empty() ? row->kind : "unknown";
+}
+
+std::string_view content_type_of(std::string_view name) {
+  const auto* row = row_of(name);
+  return row ? row->content_type : "application/octet-stream";
+}
+
+std::string safe_upload_name(std::string_view requested) {
+  if (const auto separator = requested.find_last_of("/\\"); separator != requested.npos)
+    requested.remove_prefix(separator + 1);
+  std::string name;
+  for (const char c : requested)
+    if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) name.push_back(c);
+  const auto first = name.find_first_not_of(" .");
+  name.erase(0, std::min(first, name.size()));
+  name.erase(std::min(name.find_last_not_of(" .") + 1, name.size()));
+  if (name.empty()) return "upload";
+  if (name.size() <= kMaxUploadName) return name;
+
+  const auto dot = name.rfind('.');
+  const auto extension = dot == name.npos || name.size() - dot > 16 ? std::string() : name.substr(dot);
+  return std::string(cut(name, kMaxUploadName - extension.size())) + extension;
+}
+
+}  // namespace okcvm

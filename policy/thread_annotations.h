@@ -1,0 +1,87 @@
+#pragma once
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <mutex>
+
+// Clang's thread-safety annotations; nothing elsewhere. The clang preset turns their warnings into errors.
+#if defined(__clang__)
+#define OKCVM_ANNOTATION(x) __attribute__((x))
+#else
+#define OKCVM_ANNOTATION(x)
+#endif
+#define CAPABILITY(x) OKCVM_ANNOTATION(capability(x))
+#define SCOPED_CAPABILITY OKCVM_ANNOTATION(scoped_lockable)
+#define GUARDED_BY(x) OKCVM_ANNOTATION(guarded_by(x))
+#define REQUIRES(...) OKCVM_ANNOTATION(requires_capability(__VA_ARGS__))
+#define REQUIRES_SHARED(...) OKCVM_ANNOTATION(requires_shared_capability(__VA_ARGS__))
+#define EXCLUDES(...) OKCVM_ANNOTATION(locks_excluded(__VA_ARGS__))
+#define ACQUIRE(...) OKCVM_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define ACQUIRE_SHARED(...) OKCVM_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
+#define RELEASE(...) OKCVM_ANNOTATION(release_capability(__VA_ARGS__))
+#define RELEASE_SHARED(...) OKCVM_ANNOTATION(release_shared_capability(__VA_ARGS__))
+#define RELEASE_GENERIC(...) OKCVM_ANNOTATION(release_generic_capability(__VA_ARGS__))
+#define TRY_ACQUIRE(...) OKCVM_ANNOTATION(try_acquire_capability(__VA_ARGS__))
+#define NO_THREAD_SAFETY_ANALYSIS OKCVM_ANNOTATION(no_thread_safety_analysis)
+
+namespace okcvm {
+
+/// std::mutex that the analysis understands. `lock` and `unlock` make it usable with condition_variable_any.
+class CAPABILITY("mutex") Mutex {
+ public:
+  void lock() ACQUIRE() { mutex_.lock(); }
+  void unlock() RELEASE() { mutex_.unlock(); }
+  bool try_lock() TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+
+ private:
+  std::mutex mutex_;
+};
+
+class SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~MutexLock() RELEASE() { mutex_.unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+/// A reader-writer lock that lets a waiting writer go first, so that a steady stream of readers cannot starve
+/// it. Readers must not nest (pthread_rwlockattr_setkind_np(3)).
+class CAPABILITY("mutex") SharedMutex {
+ public:
+  SharedMutex() {
+    pthread_rwlockattr_t attributes;
+    pthread_rwlockattr_init(&attributes);
+    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    pthread_rwlock_init(&lock_, &attributes);
+    pthread_rwlockattr_destroy(&attributes);
+  }
+  ~SharedMutex() { pthread_rwlock_destroy(&lock_); }
+  SharedMutex(const SharedMutex&) = delete;
+  SharedMutex& operator=(const SharedMutex&) = delete;
+
+  void lock() ACQUIRE() { pthread_rwlock_wrlock(&lock_); }
+  void unlock() RELEASE() { pthread_rwlock_unlock(&lock_); }
+  void lock_shared() ACQUIRE_SHARED() { pthread_rwlock_rdlock(&lock_); }
+  void unlock_shared() RELEASE_SHARED() { pthread_rwlock_unlock(&lock_); }
+
+ private:
+  pthread_rwlock_t lock_;
+};
+
+class SCOPED_CAPABILITY SharedLock {
+ public:
+  explicit SharedLock(SharedMutex& mutex) ACQUIRE_SHARED(mutex) : mutex_(mutex) { mutex_.lock_shared(); }
+  ~SharedLock() RELEASE_GENERIC() { mutex_.unlock_shared(); }
+  SharedLock(const SharedLock&) = delete;
+  SharedLock& operator=(const SharedLock&) = delete;
+
+ private:
+  SharedMutex& mutex_;
+};
+
+}  // namespace okcvm
