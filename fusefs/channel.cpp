@@ -10,6 +10,8 @@
 #include <array>
 #include <cstring>
 
+#include "fusefs/cpu_follower.h"
+
 namespace okcvm::fusefs {
 namespace {
 
@@ -128,6 +130,8 @@ ssize_t Channel::read(std::span<std::byte> buffer) {
   }
   const auto* header = reinterpret_cast<const fuse_in_header*>(buffer.data());
   turn_.leave(may_take_long(header->opcode));
+  thread_local CpuFollower follower;
+  follower.follow(header->pid);
   current() = {header, static_cast<std::size_t>(size), Clock::now(), 0};
   last_used_.store(now_seconds(), std::memory_order_relaxed);
   if (header->opcode == FUSE_INIT) state_.record_init(buffer.first(static_cast<std::size_t>(size)));
@@ -143,7 +147,7 @@ ssize_t Channel::read_device(std::span<std::byte> buffer) {
       return -1;
     }
     if (Clock::now() < give_up) {
-      ::sched_yield();
+      ::sched_yield();  // to the program that makes the requests, if it waits for this processor
       continue;
     }
     turn_.rest();

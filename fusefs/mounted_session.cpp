@@ -371,10 +371,12 @@ MountStatistics MountedSession::statistics() const {
 }  // namespace
 
 Result<std::unique_ptr<SessionMount>> SessionMount::mount(MountConfig config) {
+  ::umask(0);  // the kernel has applied the caller's; backing files get exactly what was asked for
   return MountedSession::start(std::move(config), FileDescriptor(), false);
 }
 
 Result<std::unique_ptr<SessionMount>> SessionMount::take_over(MountConfig config, FileDescriptor device) {
+  ::umask(0);
   auto session = MountedSession::start(std::move(config), std::move(device), true);
   if (!session && session.error().errno_value == EUCLEAN) {
     Error error = session.error();

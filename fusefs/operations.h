@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -197,6 +198,7 @@ class Operations {
   Backings& backings_;
   Invalidator& kernel_;
   Directories directories_;
+  std::atomic<bool> capabilities_possible_;  // a file may carry some: set in this mount, or before it
   Mutex metadata_mutex_;
   std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);
 };

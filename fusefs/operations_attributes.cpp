@@ -5,6 +5,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <array>
 #include <climits>
 #include <cstdio>
 #include <cstring>
@@ -27,6 +28,8 @@ bool is_allowed_attribute(std::string_view name, Zone zone) {
   return name.starts_with("trusted.") || name.starts_with("security.");
 }
 
+constexpr std::string_view kCapabilities = "security.capability";
+
 mode_t without_privileges(mode_t mode) {
   return mode & ~(S_ISUID | ((mode & S_IXGRP) ? S_ISGID : 0u));
 }
@@ -43,6 +46,7 @@ Operations::Operations(Config config, Workspace& workspace, NodeTable& nodes, Ch
       backings_(backings),
       kernel_(kernel),
       directories_(workspace, nodes),
+      capabilities_possible_(workspace.is_materialized() || workspace.has_workdir()),
       metadata_(std::make_shared<const std::string>()) {}
 
 void Operations::set_metadata(std::string metadata) {
@@ -142,11 +146,18 @@ Result<std::string> Operations::extended_attribute(NodeId id, const char* name) 
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   if (!is_allowed_attribute(name, node->zone)) return fail_errno(EOPNOTSUPP);
+  // The kernel asks for this one before the first write to every file.
+  if (std::string_view(name) == kCapabilities && !capabilities_possible_) return fail_errno(ENODATA);
   auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
   if (!file && is_fixed(id)) return fail_errno(ENODATA);
   if (!file) return fail(file.error());
+  std::array<char, 256> small;
+  const ProcPath path(file->get());
+  ssize_t size = ::getxattr(path.text, name, small.data(), small.size());
+  if (size >= 0) return std::string(small.data(), static_cast<std::size_t>(size));
+  if (errno != ERANGE) return fail_errno(errno);
   std::string value(XATTR_SIZE_MAX, '\0');
-  const ssize_t size = ::getxattr(ProcPath(file->get()).text, name, value.data(), value.size());
+  size = ::getxattr(path.text, name, value.data(), value.size());
   if (size < 0) return fail_errno(errno);
   value.resize(static_cast<std::size_t>(size));
   return value;
@@ -179,6 +190,7 @@ Result<void> Operations::set_extended_attribute(const Request& request, NodeId i
   auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
   if (!file) return fail(file.error());
   record(*node, ChangeKind::kAttributes);
+  if (std::string_view(name) == kCapabilities) capabilities_possible_ = true;
   if (request.may_have_run) flags &= ~XATTR_CREATE;
   if (::setxattr(ProcPath(file->get()).text, name, value.data(), value.size(), flags) != 0)
     return fail_errno(errno);

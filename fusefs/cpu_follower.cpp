@@ -1,0 +1,83 @@
+#include "fusefs/cpu_follower.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <string_view>
+
+namespace okcvm::fusefs {
+namespace {
+
+/// Field 39 of /proc/<pid>/stat, the processor last run on (proc(5)); -1 when it cannot be told.
+int processor_of(int status) {
+  char buffer[1024];
+  const ssize_t size = ::pread(status, buffer, sizeof buffer, 0);
+  if (size <= 0) return -1;
+  std::string_view text(buffer, static_cast<std::size_t>(size));
+  text.remove_prefix(std::min(text.rfind(')') + 1, text.size()));  // the name may hold anything
+  for (int field = 2; field < 38; ++field) {
+    const auto space = text.find(' ', 1);
+    if (space == text.npos) return -1;
+    text.remove_prefix(space);
+  }
+  int cpu = -1;
+  std::from_chars(text.data() + 1, text.data() + text.size(), cpu);
+  return cpu;
+}
+
+/// Where the daemon as a whole may run: its main thread never follows anybody.
+const cpu_set_t& allowed_processors() {
+  static const cpu_set_t cpus = [] {
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    ::sched_getaffinity(::getpid(), sizeof all, &all);
+    return all;
+  }();
+  return cpus;
+}
+
+}  // namespace
+
+CpuFollower::CpuFollower() {
+  stay_on(-1);  // a thread starts with the place of the one that made it
+}
+
+void CpuFollower::follow(std::uint32_t pid) {
+  if (pid == pid_) {
+    strangers_ = 0;
+    if (++streak_ == kFirstLook || streak_ % kLookEvery == 0) look();
+    return;
+  }
+  pid_ = pid;
+  streak_ = 0;
+  status_.reset();
+  if (++strangers_ == kLookEvery && cpu_ >= 0) stay_on(-1);
+}
+
+void CpuFollower::look() {
+  if (!pid_) return;
+  if (!status_) {
+    char path[32];
+    std::snprintf(path, sizeof path, "/proc/%u/stat", pid_);
+    status_ = FileDescriptor(::open(path, O_RDONLY | O_CLOEXEC));
+    if (!status_) return;
+  }
+  const int cpu = processor_of(status_.get());
+  if (cpu >= 0 && cpu != cpu_) stay_on(cpu);
+}
+
+void CpuFollower::stay_on(int cpu) {
+  cpu_set_t cpus = allowed_processors();
+  if (cpu >= 0) {
+    if (!CPU_ISSET(cpu, &cpus)) return;
+    CPU_ZERO(&cpus);
+    CPU_SET(cpu, &cpus);
+  }
+  if (::sched_setaffinity(0, sizeof cpus, &cpus) == 0) cpu_ = cpu;
+}
+
+}  // namespace okcvm::fusefs

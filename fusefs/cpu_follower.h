@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+#include "policy/file_descriptor.h"
+
+namespace okcvm::fusefs {
+
+/// Keeps a thread that serves requests on the processor of the program that makes them, as long as that is
+/// one program making one request after the other. Each then waits for the other, so they share a processor
+/// without loss, and no idle processor must be woken twice a request, which costs more than the request
+/// itself (in a virtual machine several times as much). Not thread-safe: one for each serving thread.
+class CpuFollower {
+ public:
+  CpuFollower();
+
+  /// Called with each request's process id (0: unknown).
+  void follow(std::uint32_t pid);
+
+ private:
+  void look();
+  void stay_on(int cpu);
+
+  static constexpr std::uint32_t kFirstLook = 4;   // requests in a row before it is worth a look
+  static constexpr std::uint32_t kLookEvery = 64;  // the scheduler may move the program
+
+  std::uint32_t pid_ = 0;
+  std::uint32_t streak_ = 0;
+  std::uint32_t strangers_ = 0;  // requests in which no program kept on
+  int cpu_ = -1;                 // -1: anywhere
+  FileDescriptor status_;        // /proc/<pid>/stat
+};
+
+}  // namespace okcvm::fusefs
