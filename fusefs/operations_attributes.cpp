@@ -169,8 +169,13 @@ Result<std::string> Operations::extended_attribute_names(NodeId id) {
   auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
   if (!file && is_fixed(id)) return std::string();
   if (!file) return fail(file.error());
-  std::string all(XATTR_LIST_MAX, '\0');
-  const ssize_t size = ::listxattr(ProcPath(file->get()).text, all.data(), all.size());
+  const ProcPath path(file->get());
+  std::string all(256, '\0');
+  ssize_t size = ::listxattr(path.text, all.data(), all.size());
+  if (size < 0 && errno == ERANGE) {
+    all.resize(XATTR_LIST_MAX);
+    size = ::listxattr(path.text, all.data(), all.size());
+  }
   if (size < 0 && errno == EOPNOTSUPP) return std::string();
   if (size < 0) return fail_errno(errno);
   std::string allowed;

@@ -245,7 +245,7 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit)
     for (long at = 0; at < size;) {
       const auto* row = reinterpret_cast<const KernelDirent*>(buffer.data() + at);
       at += row->size;
-      if (!visit({row->name, shown_inode(volume, row->inode), DTTOIF(row->type), row->next})) return {};
+      if (!visit({row->name, shown_inode(volume, row->inode), static_cast<mode_t>(DTTOIF(row->type)), row->next})) return {};
     }
   }
 }

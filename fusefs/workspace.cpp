@@ -4,10 +4,10 @@
 #include <linux/openat2.h>
 #include <sys/syscall.h>
 
-#include <algorithm>
 #include <array>
 #include <climits>
 #include <cstdio>
+#include <set>
 
 namespace okcvm::fusefs {
 namespace {
@@ -138,11 +138,10 @@ Result<void> Workspace::load_skill(const Name& name, FileDescriptor directory) {
   if (skills_.contains(name.text()))
     return fail(Code::kAlreadyExists, "the skill is loaded already", "skills/" + name.text());
   // The number follows from the name, so that the next daemon gives the skill's nodes the same one.
-  const auto taken = [&](VolumeId id) {
-    return std::any_of(skills_.begin(), skills_.end(), [&](const auto& skill) { return skill.second == id; });
-  };
+  std::set<VolumeId> taken;
+  for (const auto& [other, volume] : skills_) taken.insert(volume);
   VolumeId id = volume_for(name.text());
-  while (taken(id)) id = id == kLastVolume ? kFirstSkillVolume : static_cast<VolumeId>(id + 1);
+  while (taken.contains(id)) id = id == kLastVolume ? kFirstSkillVolume : static_cast<VolumeId>(id + 1);
   volumes_[id] = std::make_shared<Volume>(std::move(directory), config_.use_handles);
   skills_[name.text()] = id;
   return {};
