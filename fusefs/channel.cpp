@@ -107,16 +107,17 @@ void Channel::stop() {
 
 ssize_t Channel::read(std::span<std::byte> buffer) {
   const NoCancellation guard;  // libfuse ends its threads by cancelling them; ours return by themselves
+  if (!turn_.take()) {
+    errno = EINTR;
+    return -1;
+  }
   if (replay_.exchange(false)) {
+    // The turn is kept until libfuse has answered: it would refuse a request that came before the handshake.
     const auto init = state_.init();
     std::memcpy(buffer.data(), init.data(), init.size());
     replaying_ = true;
     current() = {reinterpret_cast<const fuse_in_header*>(buffer.data()), init.size(), Clock::now(), 0};
     return static_cast<ssize_t>(init.size());
-  }
-  if (!turn_.take()) {
-    errno = EINTR;
-    return -1;
   }
   const ssize_t size = read_device(buffer);
   const int error = errno;
@@ -216,6 +217,7 @@ ssize_t Channel::answer_init(std::span<const iovec> parts) {
     // Whatever the former daemon had read and not answered comes again.
     const fuse_out_header resend{sizeof(fuse_out_header), protocol::kNotifyResend, 0};
     [[maybe_unused]] const ssize_t sent = ::write(device_, &resend, sizeof resend);
+    turn_.leave(true);
   }
   return written;
 }

@@ -204,12 +204,15 @@ void on_getattr(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
          reply_attributes(request));
 }
 
-void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int which, fuse_file_info*) {
+void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int which, fuse_file_info* file) {
   SetAttributes wanted;
   if (which & FUSE_SET_ATTR_MODE) wanted.mode = attributes->st_mode;
   if (which & FUSE_SET_ATTR_UID) wanted.uid = attributes->st_uid;
   if (which & FUSE_SET_ATTR_GID) wanted.gid = attributes->st_gid;
   if (which & FUSE_SET_ATTR_SIZE) wanted.size = attributes->st_size;
+  wanted.size_by_path = !file;
+  // Nothing at all: chown(2) with two times -1, or a write past us to a file with set-id bits.
+  wanted.owner_touched = which == 0;
   const timespec now{0, UTIME_NOW};
   if (which & FUSE_SET_ATTR_ATIME)
     wanted.accessed = (which & FUSE_SET_ATTR_ATIME_NOW) ? now : attributes->st_atim;
@@ -221,7 +224,8 @@ void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int 
                [=](Operations& fs) {
                  Request who = asker(request);
                  who.kill_privileges =
-                     Channel::current().body<fuse_setattr_in>().valid & protocol::kSetattrKillSuidgid;
+                     wanted.owner_touched ||
+                     (Channel::current().body<fuse_setattr_in>().valid & protocol::kSetattrKillSuidgid);
                  return fs.set_attributes(who, node(id), wanted);
                }),
          reply_attributes(request));

@@ -4,10 +4,8 @@
 #include <unistd.h>
 
 #include <array>
-#include <condition_variable>
-#include <fstream>
+#include <future>
 #include <mutex>
-#include <sstream>
 #include <thread>
 
 #include "fusefs/channel.h"
@@ -15,11 +13,12 @@
 #include "fusefs/notifier.h"
 #include "fusefs/path_files.h"
 #include "fusefs/session_mount.h"
+#include "fusefs/stale_mounts.h"
 
 namespace okcvm::fusefs {
 namespace {
 
-constexpr char kFileSystemType[] = "fuse.okcvm";
+constexpr std::chrono::seconds kHandshakePatience{10};
 constexpr unsigned kMaxThreads = 16;  // a session; one is started when all others are busy
 
 ssize_t read_channel(int, void* buffer, std::size_t size, void* user_data) {
@@ -130,6 +129,7 @@ class MountedSession final : public SessionMount {
   Dispatcher dispatcher_;
   fuse_session* session_ = nullptr;
   std::thread loop_;
+  std::promise<void> ready_;  // the handshake with the kernel is done
   std::atomic<bool> loop_ended_{false};
   bool finished_ = false;  // unmounted or abandoned
 };
@@ -159,7 +159,10 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
       operations_(operations_config(config_), *workspace_, nodes_, changes_, state_, backings_, notifier_),
       files_(operations_, *workspace_, gate_, notifier_),
       channel_(device_.get(), state_, config_.passthrough == Passthrough::kAuto, adopt,
-               [this] { backings_.start(device_.get(), state_.passthrough()); }),
+               [this] {
+                 backings_.start(device_.get(), state_.passthrough());
+                 ready_.set_value();
+               }),
       dispatcher_{operations_, gate_, state_, channel_} {
   operations_.set_metadata(config_.metadata);
   if (adopt) settle_after_take_over();
@@ -197,6 +200,8 @@ Result<void> MountedSession::run() {
     fuse_loop_cfg_destroy(loop);
     loop_ended_ = true;
   });
+  if (ready_.get_future().wait_for(kHandshakePatience) != std::future_status::ready)
+    return fail(Code::kInternal, "the kernel did not begin to talk to the mount");
   return {};
 }
 
@@ -384,26 +389,6 @@ Result<std::unique_ptr<SessionMount>> SessionMount::take_over(MountConfig config
     return fail(std::move(error));
   }
   return session;
-}
-
-std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_root,
-                                             const std::function<bool(std::string_view)>& is_ours) {
-  std::vector<std::string> detached;
-  std::ifstream mounts("/proc/self/mounts");
-  for (std::string line; std::getline(mounts, line);) {
-    std::istringstream fields(line);
-    std::string source;
-    std::string target;
-    std::string type;
-    fields >> source >> target >> type;
-    const std::filesystem::path path(target);
-    if (type != kFileSystemType || path.parent_path() != mount_root || !is_ours(path.filename().string()))
-      continue;
-    if (::umount2(target.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) continue;
-    ::rmdir(target.c_str());
-    detached.push_back(path.filename());
-  }
-  return detached;
 }
 
 }  // namespace okcvm::fusefs

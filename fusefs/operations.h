@@ -3,12 +3,12 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "fusefs/backings.h"
@@ -42,6 +42,8 @@ struct SetAttributes {
   std::optional<uid_t> uid;
   std::optional<gid_t> gid;
   std::optional<off_t> size;
+  bool size_by_path = false;         // truncate(2), not ftruncate(2)
+  bool owner_touched = false;        // chown(2) to nobody new: moves the change time and clears set-id bits
   std::optional<timespec> accessed;  // tv_nsec may be UTIME_NOW
   std::optional<timespec> modified;
 };
@@ -198,7 +200,9 @@ class Operations {
   Backings& backings_;
   Invalidator& kernel_;
   Directories directories_;
-  std::atomic<bool> capabilities_possible_;  // a file may carry some: set in this mount, or before it
+  Mutex removed_mutex_;
+  // The last attributes of inodes that lost their last name, until the kernel forgets them.
+  std::unordered_map<std::uint64_t, struct stat> removed_ GUARDED_BY(removed_mutex_);
   Mutex metadata_mutex_;
   std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);
 };

@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 
 #include "fusefs/operations.h"
 
@@ -21,17 +22,28 @@ struct ProcPath {
   char text[32];
 };
 
-/// Extended attributes that a session may use. ACLs and labels are the host's business.
-bool is_allowed_attribute(std::string_view name, Zone zone) {
-  if (name.starts_with("user.")) return true;
-  if (zone == Zone::kWorkdir || zone == Zone::kSkills) return false;
-  return name.starts_with("trusted.") || name.starts_with("security.");
+/// Extended attributes that a session may use. Capabilities, ACLs and labels are the host's business.
+bool is_allowed_attribute(std::string_view name) {
+  return name.starts_with("user.");
 }
 
-constexpr std::string_view kCapabilities = "security.capability";
+/// Whether a process is in a group, as its supplementary groups go (proc(5): "Groups:").
+bool is_in_group(const Request& request, gid_t gid) {
+  if (request.gid == gid) return true;
+  std::ifstream status("/proc/" + std::to_string(request.pid) + "/status");
+  for (std::string word; status >> word;) {
+    if (word != "Groups:") continue;
+    for (gid_t group; status >> group;)
+      if (group == gid) return true;
+    return false;
+  }
+  return false;
+}
 
-mode_t without_privileges(mode_t mode) {
-  return mode & ~(S_ISUID | ((mode & S_IXGRP) ? S_ISGID : 0u));
+/// What a write by this caller leaves of a mode (setattr_should_drop_suidgid, linux/fs/attr.c).
+mode_t without_privileges(mode_t mode, gid_t gid, const Request& request) {
+  const bool drops_group = (mode & S_IXGRP) || (request.uid != 0 && !is_in_group(request, gid));
+  return mode & ~(S_ISUID | ((mode & S_ISGID) && drops_group ? S_ISGID : 0u));
 }
 
 }  // namespace
@@ -46,7 +58,6 @@ Operations::Operations(Config config, Workspace& workspace, NodeTable& nodes, Ch
       backings_(backings),
       kernel_(kernel),
       directories_(workspace, nodes),
-      capabilities_possible_(workspace.is_materialized() || workspace.has_workdir()),
       metadata_(std::make_shared<const std::string>()) {}
 
 void Operations::set_metadata(std::string metadata) {
@@ -67,6 +78,10 @@ Result<struct stat> Operations::status_of(const Node& node) {
       return status;
   }
   auto file = workspace_.open(node, O_PATH | O_NOFOLLOW);
+  if (!file && node.dead) {  // its backing inode is gone with its last name, but somebody still holds it open
+    MutexLock lock(removed_mutex_);
+    if (const auto found = removed_.find(node.id.value); found != removed_.end()) return found->second;
+  }
   if (!file) return fail(file.error());
   if (::fstat(file->get(), &status) != 0) return fail_errno(errno);
   return status;
@@ -110,11 +125,14 @@ Result<Entry> Operations::set_attributes(const Request& request, NodeId id, cons
 Result<void> Operations::apply(const Request& request, const Node& node, int file,
                                const SetAttributes& wanted) {
   if (wanted.size) {
-    auto writable = open_backing(node, O_WRONLY);
+    // truncate(2) to the same size leaves the times alone, ftruncate(2) does not.
+    auto writable = wanted.size_by_path ? Result<FileDescriptor>() : open_backing(node, O_WRONLY);
     if (!writable) return fail(writable.error());
-    if (::ftruncate(writable->get(), *wanted.size) != 0) return fail_errno(errno);
+    if ((wanted.size_by_path ? ::truncate(ProcPath(file).text, *wanted.size)
+                             : ::ftruncate(writable->get(), *wanted.size)) != 0)
+      return fail_errno(errno);
   }
-  if (wanted.uid || wanted.gid) {
+  if (wanted.uid || wanted.gid || wanted.owner_touched) {
     const uid_t uid = wanted.uid.value_or(static_cast<uid_t>(-1));
     const gid_t gid = wanted.gid.value_or(static_cast<gid_t>(-1));
     if (::fchownat(file, "", uid, gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
@@ -123,8 +141,10 @@ Result<void> Operations::apply(const Request& request, const Node& node, int fil
   if (!mode && request.kill_privileges) {
     struct stat status {};
     if (::fstat(file, &status) != 0) return fail_errno(errno);
-    if (S_ISREG(status.st_mode) && without_privileges(status.st_mode) != status.st_mode)
-      mode = without_privileges(status.st_mode);
+    const bool has_bits = S_ISREG(status.st_mode) && (status.st_mode & (S_ISUID | S_ISGID));
+    const mode_t kept =
+        has_bits ? without_privileges(status.st_mode, status.st_gid, request) : status.st_mode;
+    if (kept != status.st_mode) mode = kept;
   }
   if (mode) {
     if (::chmod(ProcPath(file).text, *mode & 07777) != 0) return fail_errno(errno);
@@ -143,11 +163,9 @@ Result<void> Operations::apply(const Request& request, const Node& node, int fil
 // --------------------------------------------------------------------------------------
 
 Result<std::string> Operations::extended_attribute(NodeId id, const char* name) {
+  if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
-  if (!is_allowed_attribute(name, node->zone)) return fail_errno(EOPNOTSUPP);
-  // The kernel asks for this one before the first write to every file.
-  if (std::string_view(name) == kCapabilities && !capabilities_possible_) return fail_errno(ENODATA);
   auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
   if (!file && is_fixed(id)) return fail_errno(ENODATA);
   if (!file) return fail(file.error());
@@ -182,7 +200,7 @@ Result<std::string> Operations::extended_attribute_names(NodeId id) {
   for (ssize_t at = 0; at < size;) {
     const std::string_view name(all.data() + at);
     at += static_cast<ssize_t>(name.size()) + 1;
-    if (is_allowed_attribute(name, node->zone)) allowed.append(name).push_back('\0');
+    if (is_allowed_attribute(name)) allowed.append(name).push_back('\0');
   }
   return allowed;
 }
@@ -191,11 +209,10 @@ Result<void> Operations::set_extended_attribute(const Request& request, NodeId i
                                                 std::span<const char> value, int flags) {
   auto node = changeable(id, "setxattr");
   if (!node) return fail(node.error());
-  if (!is_allowed_attribute(name, node->zone)) return fail_errno(EOPNOTSUPP);
+  if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
   auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
   if (!file) return fail(file.error());
   record(*node, ChangeKind::kAttributes);
-  if (std::string_view(name) == kCapabilities) capabilities_possible_ = true;
   if (request.may_have_run) flags &= ~XATTR_CREATE;
   if (::setxattr(ProcPath(file->get()).text, name, value.data(), value.size(), flags) != 0)
     return fail_errno(errno);
@@ -205,7 +222,7 @@ Result<void> Operations::set_extended_attribute(const Request& request, NodeId i
 Result<void> Operations::remove_extended_attribute(const Request& request, NodeId id, const char* name) {
   auto node = changeable(id, "removexattr");
   if (!node) return fail(node.error());
-  if (!is_allowed_attribute(name, node->zone)) return fail_errno(EOPNOTSUPP);
+  if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
   auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
   if (!file) return fail(file.error());
   record(*node, ChangeKind::kAttributes);

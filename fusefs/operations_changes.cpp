@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 
 #include "fusefs/operations.h"
@@ -34,8 +35,10 @@ Unexpected Operations::deny(std::string_view operation, NodeId parent, const cha
   return Unexpected(std::move(error));
 }
 
+/// Everything that can be refused is refused before the folder is made: a refused write leaves nothing.
 Result<Operations::Place> Operations::place_for_change(NodeId parent, const char* name,
                                                        std::string_view operation) {
+  if (std::strlen(name) > NAME_MAX) return fail_errno(ENAMETOOLONG);
   auto node = nodes_.find(parent);
   if (!node) return fail(node.error());
   if (const int error = rule_of(node->zone).write_error) return deny(operation, parent, name, error);
@@ -72,9 +75,12 @@ Result<Entry> Operations::finish_new(const Request& request, const Directory& di
 
 Result<Entry> Operations::make_node(const Request& request, NodeId parent, const char* name, mode_t mode,
                                     dev_t device) {
+  auto directory = nodes_.find(parent);
+  if (!directory) return fail(directory.error());
+  if ((S_ISCHR(mode) || S_ISBLK(mode)) && !rule_of(directory->zone).write_error)
+    return deny("mknod", parent, name, EPERM);
   auto place = place_for_change(parent, name, "mknod");
   if (!place) return fail(place.error());
-  if (S_ISCHR(mode) || S_ISBLK(mode)) return deny("mknod", parent, name, EPERM);
   record_entry(**place, name);
   if (::mknodat((*place)->file.get(), name, mode, device) != 0 && !was_done_before(request, errno, EEXIST))
     return fail_errno(errno);
@@ -99,7 +105,7 @@ Result<Entry> Operations::make_symlink(const Request& request, NodeId parent, co
   if (!directory) return fail(directory.error());
   if (const int error = rule_of(directory->zone).write_error) return deny("symlink", parent, name, error);
   if (!link_allowed(text, *directory)) return deny("symlink", parent, name, EPERM);
-  auto place = directories_.open_for_change(parent);
+  auto place = place_for_change(parent, name, "symlink");
   if (!place) return fail(place.error());
   record_entry(**place, name);
   if (::symlinkat(text, (*place)->file.get(), name) != 0 && !was_done_before(request, errno, EEXIST))
@@ -122,7 +128,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
     if (!link_allowed({text, static_cast<std::size_t>(size)}, *directory))
       return deny("link", parent, name, EPERM);
   }
-  auto place = directories_.open_for_change(parent);
+  auto place = place_for_change(parent, name, "link");
   if (!place) return fail(place.error());
   record(*node, ChangeKind::kContent);  // from now on it may be written under a name that is not watched
   record_entry(**place, name);
@@ -142,10 +148,11 @@ void Operations::name_is_gone(const Directory& directory, const char* name, cons
   const auto id = nodes_.id_of(key);
   nodes_.unlinked(key, directory.id, name, last);
   if (!id || !last) return;
-  if (S_ISDIR(status.st_mode))
-    directories_.drop(*id);
-  else
-    backings_.drop_unused(*id);
+  directories_.drop(*id);
+  backings_.drop_unused(*id);
+  MutexLock lock(removed_mutex_);
+  struct stat& kept = removed_[id->value] = status;
+  kept.st_nlink = 0;
 }
 
 Result<void> Operations::unlink(const Request& request, NodeId parent, const char* name) {
@@ -198,7 +205,7 @@ Result<void> Operations::rename(const Request& request, NodeId parent, const cha
   auto from = directories_.open(parent);
   if (!from) return fail(from.error());
   if (request.may_have_run && fact && rename_fact(parent, name) != fact) return {};
-  auto to = directories_.open_for_change(new_parent);
+  auto to = place_for_change(new_parent, new_name, "rename");
   if (!to) return fail(to.error());
   return move(**from, name, **to, new_name, flags);
 }

@@ -180,6 +180,10 @@ Result<Entry> Operations::look_up_in(const Directory& directory, const char* nam
 void Operations::forget(NodeId id, std::uint64_t count) {
   const Forgotten forgotten = nodes_.forget(id, count);
   if (!forgotten.gone) return;
+  {
+    MutexLock lock(removed_mutex_);
+    removed_.erase(id.value);
+  }
   backings_.forgotten(id, forgotten.backing_id);
   directories_.drop(id);
   if (const auto volume = workspace_.volume(forgotten.key.volume)) volume->unpin(forgotten.key.inode);
@@ -231,6 +235,7 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit)
   auto directory = directories_.open(id);
   if (!directory && directory.error().errno_value == ENOENT && is_zone_directory(id))
     return list_virtual(id, offset, visit);
+  if (!directory && directory.error().errno_value == ESTALE && nodes_.find(id)) return {};  // removed: empty
   if (!directory) return fail(directory.error());
   const FileDescriptor listing(::openat((*directory)->file.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!listing) return fail_errno(errno);
@@ -245,7 +250,9 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit)
     for (long at = 0; at < size;) {
       const auto* row = reinterpret_cast<const KernelDirent*>(buffer.data() + at);
       at += row->size;
-      if (!visit({row->name, shown_inode(volume, row->inode), static_cast<mode_t>(DTTOIF(row->type)), row->next})) return {};
+      if (!visit({row->name, shown_inode(volume, row->inode), static_cast<mode_t>(DTTOIF(row->type)),
+                  row->next}))
+        return {};
     }
   }
 }

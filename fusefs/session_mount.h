@@ -33,7 +33,7 @@ struct Skill {
 /// session.
 struct MountConfig {
   SessionId id;
-  std::filesystem::path mount_point;  // made if absent (then removed by unmount); must be empty
+  std::filesystem::path mount_point;  // made if absent; must be empty; removed by unmount
   std::filesystem::path workspace;    // <state-dir>/workspaces/<id>; its parent exists, it may not (laziness)
   std::filesystem::path runtime_dir;  // <run-dir>/sessions: where the state that outlives the daemon is kept
   uid_t owner_uid = 0;

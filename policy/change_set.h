@@ -27,7 +27,8 @@ struct Change {
   friend bool operator==(const Change&, const Change&) = default;
 };
 
-/// Everything that may differ in the writable zones between two cuts. A superset of the truth, never less.
+/// Everything that may differ in the writable zones between two cuts. A superset of the truth, never less. Of a
+/// changed file with several names (hard links) at least one is named: whoever replays knows the others.
 struct ChangeSet {
   /// The record has a gap (unclean host stop, a change that could not be named): compare everything by stat.
   bool rescan = false;

@@ -1,0 +1,65 @@
+#include "fusefs/stale_mounts.h"
+
+#include <fcntl.h>
+#include <mntent.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "fusefs/session_mount.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+constexpr int kPatienceMilliseconds = 1000;
+constexpr int kDead = 1;
+
+/// Whether every descriptor of the mount's device is closed: then any call on it answers ENOTCONN. Asked by a
+/// child process, for a mount whose daemon lives but hangs would keep whoever asks.
+bool is_dead(const char* mount_point) {
+  const pid_t child = ::fork();
+  if (child < 0) return false;
+  if (child == 0) {
+    struct stat status;
+    const bool dead = ::stat(mount_point, &status) != 0 && errno == ENOTCONN;
+    ::_exit(dead ? kDead : 0);
+  }
+  const FileDescriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  pollfd ended{handle.get(), POLLIN, 0};
+  const bool answered = ::poll(&ended, 1, kPatienceMilliseconds) == 1;
+  if (!answered) ::kill(child, SIGKILL);
+  int status = 0;
+  const bool reaped = ::waitpid(child, &status, answered ? 0 : WNOHANG) == child;
+  return answered && reaped && WIFEXITED(status) && WEXITSTATUS(status) == kDead;
+}
+
+}  // namespace
+
+std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_root,
+                                             const std::function<bool(std::string_view)>& is_ours) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> mounts(::setmntent("/proc/self/mounts", "re"), ::endmntent);
+  if (!mounts) return {};
+  std::vector<std::filesystem::path> candidates;
+  while (const mntent* row = ::getmntent(mounts.get())) {
+    const std::filesystem::path path(row->mnt_dir);
+    if (std::string_view(row->mnt_type) == kFileSystemType && path.parent_path() == mount_root &&
+        is_ours(path.filename().string()))
+      candidates.push_back(path);
+  }
+  std::vector<std::string> detached;
+  for (const auto& path : candidates) {
+    if (!is_dead(path.c_str()) || ::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) continue;
+    ::rmdir(path.c_str());
+    detached.push_back(path.filename());
+  }
+  return detached;
+}
+
+}  // namespace okcvm::fusefs
