@@ -178,7 +178,8 @@ class Operations {
                      const struct stat& source, unsigned flags);
   Result<void> give_to(const Request& request, const Directory& directory, const char* name, mode_t mode);
   Result<Entry> finish_new(const Request& request, const Directory& directory, const char* name, mode_t mode);
-  void name_is_gone(const Directory& directory, const char* name, const struct stat& status);
+  void name_is_gone(const Directory& directory, const char* name, const struct stat& status,
+                    FileDescriptor held);
   Result<void> move(const Directory& from, const char* name, const Directory& to, const char* new_name,
                     unsigned flags);
   void recheck_links(const Node& moved, std::optional<std::size_t> former_depth);
@@ -188,6 +189,8 @@ class Operations {
   Result<std::pair<Entry, Opened>> open_existing(const Request& request, const Directory& directory,
                                                  const char* name, int flags, std::uint64_t unique);
   Result<Opened> register_open(const Node& node, FileDescriptor file, int flags, std::uint64_t unique);
+  /// The backing inode of a node, also after it lost its last name.
+  Result<FileDescriptor> open_inode(const Node& node, int flags);
   Result<FileDescriptor> open_backing(const Node& node, int flags);
   /// The descriptor that reads and writes of an inode go through while it is open without passthrough.
   Result<std::shared_ptr<FileDescriptor>> data_file(const Node& node, bool for_writing);
@@ -201,8 +204,8 @@ class Operations {
   Invalidator& kernel_;
   Directories directories_;
   Mutex removed_mutex_;
-  // The last attributes of inodes that lost their last name, until the kernel forgets them.
-  std::unordered_map<std::uint64_t, struct stat> removed_ GUARDED_BY(removed_mutex_);
+  // Inodes that lost their last name, held (O_PATH) until the kernel forgets them.
+  std::unordered_map<std::uint64_t, FileDescriptor> removed_ GUARDED_BY(removed_mutex_);
   Mutex metadata_mutex_;
   std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);
 };

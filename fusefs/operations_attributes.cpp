@@ -66,6 +66,21 @@ void Operations::set_metadata(std::string metadata) {
   metadata_ = std::move(replacement);
 }
 
+Result<FileDescriptor> Operations::open_inode(const Node& node, int flags) {
+  if (!node.dead) return workspace_.open(node, flags);
+  FileDescriptor held;
+  {
+    MutexLock lock(removed_mutex_);
+    const auto found = removed_.find(node.id.value);
+    if (found != removed_.end()) held = FileDescriptor(::fcntl(found->second.get(), F_DUPFD_CLOEXEC, 0));
+  }
+  if (!held) return workspace_.open(node, flags);  // removed before this daemon took over
+  if (flags & O_PATH) return held;
+  FileDescriptor file(::open(ProcPath(held.get()).text, (flags & ~O_NOFOLLOW) | O_CLOEXEC));
+  if (!file) return fail_errno(errno);
+  return file;
+}
+
 Result<struct stat> Operations::status_of(const Node& node) {
   struct stat status {};
   if (!node.name.empty() && !node.dead && !rule_of(node.zone).changes_underneath) {
@@ -77,11 +92,7 @@ Result<struct stat> Operations::status_of(const Node& node) {
         status.st_ino == node.key.inode)
       return status;
   }
-  auto file = workspace_.open(node, O_PATH | O_NOFOLLOW);
-  if (!file && node.dead) {  // its backing inode is gone with its last name, but somebody still holds it open
-    MutexLock lock(removed_mutex_);
-    if (const auto found = removed_.find(node.id.value); found != removed_.end()) return found->second;
-  }
+  auto file = open_inode(node, O_PATH | O_NOFOLLOW);
   if (!file) return fail(file.error());
   if (::fstat(file->get(), &status) != 0) return fail_errno(errno);
   return status;
@@ -113,7 +124,7 @@ Result<Entry> Operations::set_attributes(const Request& request, NodeId id, cons
   record(*node, wanted.size ? ChangeKind::kContent : ChangeKind::kAttributes);
 
   auto file =
-      is_zone_directory(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
+      is_zone_directory(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
   if (!file) return fail(file.error());
   if (auto applied = apply(request, *node, file->get(), wanted); !applied) return fail(applied.error());
   struct stat status {};
@@ -166,7 +177,7 @@ Result<std::string> Operations::extended_attribute(NodeId id, const char* name) 
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
-  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
   if (!file && is_fixed(id)) return fail_errno(ENODATA);
   if (!file) return fail(file.error());
   std::array<char, 256> small;
@@ -184,7 +195,7 @@ Result<std::string> Operations::extended_attribute(NodeId id, const char* name) 
 Result<std::string> Operations::extended_attribute_names(NodeId id) {
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
-  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
   if (!file && is_fixed(id)) return std::string();
   if (!file) return fail(file.error());
   const ProcPath path(file->get());
@@ -210,7 +221,7 @@ Result<void> Operations::set_extended_attribute(const Request& request, NodeId i
   auto node = changeable(id, "setxattr");
   if (!node) return fail(node.error());
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
-  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
   if (!file) return fail(file.error());
   record(*node, ChangeKind::kAttributes);
   if (request.may_have_run) flags &= ~XATTR_CREATE;
@@ -223,7 +234,7 @@ Result<void> Operations::remove_extended_attribute(const Request& request, NodeI
   auto node = changeable(id, "removexattr");
   if (!node) return fail(node.error());
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
-  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
   if (!file) return fail(file.error());
   record(*node, ChangeKind::kAttributes);
   if (::removexattr(ProcPath(file->get()).text, name) != 0 && !(request.may_have_run && errno == ENODATA))

@@ -19,6 +19,12 @@ bool was_done_before(const Request& request, int errno_value, int errno_when_don
   return request.may_have_run && errno_value == errno_when_done;
 }
 
+/// Keeps the inode behind a name that is about to go: descriptors that are open on it without our knowing
+/// (O_PATH, directories) still work, and an open that has looked the name up already still finds it.
+FileDescriptor hold_inode(int directory, const char* name) {
+  return FileDescriptor(::openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+}
+
 }  // namespace
 
 Unexpected Operations::deny(std::string_view operation, NodeId parent, const char* name, int errno_value) {
@@ -119,7 +125,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
   auto directory = nodes_.find(parent);
   if (!directory) return fail(directory.error());
   if (const int error = link_error(node->zone, directory->zone)) return deny("link", parent, name, error);
-  auto source = workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  auto source = open_inode(*node, O_PATH | O_NOFOLLOW);
   if (!source) return fail(source.error());
   if (S_ISLNK(node->type)) {
     char text[4096];
@@ -142,7 +148,8 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
 // -------------------------------------------------------------------------------------------------
 
 /// A name stopped standing for an inode that had `status` before.
-void Operations::name_is_gone(const Directory& directory, const char* name, const struct stat& status) {
+void Operations::name_is_gone(const Directory& directory, const char* name, const struct stat& status,
+                              FileDescriptor held) {
   const InodeKey key{directory.volume, status.st_ino};
   const bool last = S_ISDIR(status.st_mode) || status.st_nlink <= 1;
   const auto id = nodes_.id_of(key);
@@ -151,21 +158,21 @@ void Operations::name_is_gone(const Directory& directory, const char* name, cons
   directories_.drop(*id);
   backings_.drop_unused(*id);
   MutexLock lock(removed_mutex_);
-  struct stat& kept = removed_[id->value] = status;
-  kept.st_nlink = 0;
+  removed_[id->value] = std::move(held);
 }
 
 Result<void> Operations::unlink(const Request& request, NodeId parent, const char* name) {
   auto place = place_for_change(parent, name, "unlink");
   if (!place) return fail(place.error());
   struct stat status {};
-  if (::fstatat((*place)->file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
+  FileDescriptor held = hold_inode((*place)->file.get(), name);
+  if (!held || ::fstat(held.get(), &status) != 0) {
     if (was_done_before(request, errno, ENOENT)) return {};
     return fail_errno(errno);
   }
   record_entry(**place, name);
   if (::unlinkat((*place)->file.get(), name, 0) != 0) return fail_errno(errno);
-  name_is_gone(**place, name, status);
+  name_is_gone(**place, name, status, std::move(held));
   return {};
 }
 
@@ -173,13 +180,14 @@ Result<void> Operations::remove_directory(const Request& request, NodeId parent,
   auto place = place_for_change(parent, name, "rmdir");
   if (!place) return fail(place.error());
   struct stat status {};
-  if (::fstatat((*place)->file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
+  FileDescriptor held = hold_inode((*place)->file.get(), name);
+  if (!held || ::fstat(held.get(), &status) != 0) {
     if (was_done_before(request, errno, ENOENT)) return {};
     return fail_errno(errno);
   }
   record_entry(**place, name);
   if (::unlinkat((*place)->file.get(), name, AT_REMOVEDIR) != 0) return fail_errno(errno);
-  name_is_gone(**place, name, status);
+  name_is_gone(**place, name, status, std::move(held));
   return {};
 }
 
@@ -215,11 +223,12 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   auto place = place_for_change(parent, name, "write");
   if (!place) return fail(place.error());
   struct stat target {};
-  const bool replaces = ::fstatat((*place)->file.get(), name, &target, AT_SYMLINK_NOFOLLOW) == 0;
+  FileDescriptor replaced = hold_inode((*place)->file.get(), name);
+  const bool replaces = replaced && ::fstat(replaced.get(), &target) == 0;
   record_entry(**place, name);
   if (::renameat2(from_directory, from_name, (*place)->file.get(), name, flags) != 0)
     return fail_errno(errno);
-  if (replaces) name_is_gone(**place, name, target);
+  if (replaces) name_is_gone(**place, name, target, std::move(replaced));
   return {};
 }
 
@@ -228,7 +237,8 @@ Result<void> Operations::move(const Directory& from, const char* name, const Dir
   struct stat source {};
   struct stat target {};
   if (::fstatat(from.file.get(), name, &source, AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
-  const bool has_target = ::fstatat(to.file.get(), new_name, &target, AT_SYMLINK_NOFOLLOW) == 0;
+  FileDescriptor replaced = hold_inode(to.file.get(), new_name);
+  const bool has_target = replaced && ::fstat(replaced.get(), &target) == 0;
   const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;
   const auto former_depth = nodes_.depth(from.id);
   const auto target_depth = nodes_.depth(to.id);
@@ -238,7 +248,7 @@ Result<void> Operations::move(const Directory& from, const char* name, const Dir
   if (same_file) return {};  // two names of one file: rename(2) leaves both
 
   const bool exchange = flags & RENAME_EXCHANGE;
-  if (has_target && !exchange) name_is_gone(to, new_name, target);
+  if (has_target && !exchange) name_is_gone(to, new_name, target, std::move(replaced));
   const InodeKey source_key{from.volume, source.st_ino};
   const InodeKey target_key{to.volume, target.st_ino};
   nodes_.moved(source_key, to.id, to.zone, new_name);

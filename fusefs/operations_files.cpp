@@ -24,7 +24,7 @@ bool has_privileges(const struct stat& status) {
 /// A regular file of a node. A device or FIFO that the host put into the workdir is not opened from here.
 Result<FileDescriptor> Operations::open_backing(const Node& node, int flags) {
   if (!S_ISREG(node.type)) return fail_errno(EINVAL);
-  return workspace_.open(node, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  return open_inode(node, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
 }
 
 Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, bool for_writing) {

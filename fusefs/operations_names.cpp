@@ -215,7 +215,7 @@ bool Operations::link_allowed(std::string_view text, const Node& directory) {
 Result<std::string> Operations::read_link(NodeId id) {
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
-  auto link = workspace_.open(*node, O_PATH | O_NOFOLLOW);
+  auto link = open_inode(*node, O_PATH | O_NOFOLLOW);
   if (!link) return fail(link.error());
   std::array<char, PATH_MAX> text;
   const ssize_t size = ::readlinkat(link->get(), "", text.data(), text.size());
