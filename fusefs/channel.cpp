@@ -67,23 +67,15 @@ std::span<std::byte> gather(std::span<const iovec> parts, std::array<std::byte, 
   return {into.data(), size};
 }
 
-class NoCancellation {
- public:
-  NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &former_); }
-  ~NoCancellation() { ::pthread_setcancelstate(former_, nullptr); }
-
- private:
-  int former_ = 0;
-};
-
 }  // namespace
 
 Channel::Channel(int device, SessionState& state, bool allow_passthrough, bool replay,
-                 std::function<void()> ready)
+                 std::function<void()> ready, std::function<void()> need_thread)
     : device_(device),
       state_(state),
       allow_passthrough_(allow_passthrough),
       ready_(std::move(ready)),
+      need_thread_(std::move(need_thread)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       replay_(replay),
       last_used_(now_seconds()) {
@@ -106,9 +98,8 @@ void Channel::stop() {
 // --------------------------------------------------------------------------------------------------
 
 ssize_t Channel::read(std::span<std::byte> buffer) {
-  const NoCancellation guard;  // libfuse ends its threads by cancelling them; ours return by themselves
   if (!turn_.take()) {
-    errno = EINTR;
+    errno = EAGAIN;
     return -1;
   }
   if (replay_.exchange(false)) {
@@ -130,7 +121,7 @@ ssize_t Channel::read(std::span<std::byte> buffer) {
     return size;
   }
   const auto* header = reinterpret_cast<const fuse_in_header*>(buffer.data());
-  turn_.leave(may_take_long(header->opcode));
+  if (turn_.leave(may_take_long(header->opcode))) need_thread_();
   thread_local CpuFollower follower;
   follower.follow(header->pid);
   current() = {header, static_cast<std::size_t>(size), Clock::now(), 0};
@@ -217,7 +208,7 @@ ssize_t Channel::answer_init(std::span<const iovec> parts) {
     // Whatever the former daemon had read and not answered comes again.
     const fuse_out_header resend{sizeof(fuse_out_header), protocol::kNotifyResend, 0};
     [[maybe_unused]] const ssize_t sent = ::write(device_, &resend, sizeof resend);
-    turn_.leave(true);
+    if (turn_.leave(true)) need_thread_();
   }
   return written;
 }

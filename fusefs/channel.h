@@ -37,9 +37,12 @@ struct CurrentRequest {
 class Channel {
  public:
   /// `replay`: the kernel's side is already set up; hand libfuse the recorded handshake first.
-  /// `ready` is called once, when the handshake is done.
-  Channel(int device, SessionState& state, bool allow_passthrough, bool replay, std::function<void()> ready);
+  /// `ready` is called once, when the handshake is done; `need_thread` when a request is in hand and no
+  /// thread waits for the next one.
+  Channel(int device, SessionState& state, bool allow_passthrough, bool replay, std::function<void()> ready,
+          std::function<void()> need_thread);
 
+  /// The next request, or -1 with an errno; EAGAIN: the calling thread should end.
   ssize_t read(std::span<std::byte> buffer);
   ssize_t write(std::span<const iovec> parts);
   /// Makes every reader return; the mount stays.
@@ -61,6 +64,7 @@ class Channel {
   SessionState& state_;
   const bool allow_passthrough_;
   std::function<void()> ready_;
+  std::function<void()> need_thread_;
   FileDescriptor wake_;  // eventfd(2)
   ReaderTurn turn_;
   std::atomic<bool> replay_;

@@ -12,6 +12,7 @@
 #include "fusefs/dispatch.h"
 #include "fusefs/notifier.h"
 #include "fusefs/path_files.h"
+#include "fusefs/request_loop.h"
 #include "fusefs/session_mount.h"
 #include "fusefs/stale_mounts.h"
 
@@ -19,7 +20,6 @@ namespace okcvm::fusefs {
 namespace {
 
 constexpr std::chrono::seconds kHandshakePatience{10};
-constexpr unsigned kMaxThreads = 16;  // a session; one is started when all others are busy
 
 ssize_t read_channel(int, void* buffer, std::size_t size, void* user_data) {
   auto& channel = static_cast<Dispatcher*>(user_data)->channel;
@@ -90,7 +90,7 @@ class MountedSession final : public SessionMount {
   Result<void> unmount(bool force) override;
   void abandon() override;
   int device() const override { return device_.get(); }
-  bool is_mounted() const override { return !loop_ended_; }
+  bool is_mounted() const override { return loop_ && !loop_->ended(); }
   Files& files() override { return files_; }
 
   ChangeSet cut_changes() override;
@@ -128,10 +128,9 @@ class MountedSession final : public SessionMount {
   Channel channel_;
   Dispatcher dispatcher_;
   fuse_session* session_ = nullptr;
-  std::thread loop_;
+  std::unique_ptr<RequestLoop> loop_;
   std::promise<void> ready_;  // the handshake with the kernel is done
-  std::atomic<bool> loop_ended_{false};
-  bool finished_ = false;  // unmounted or abandoned
+  bool finished_ = false;     // unmounted or abandoned
 };
 
 Operations::Config operations_config(const MountConfig& config) {
@@ -158,11 +157,13 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
       backings_(nodes_),
       operations_(operations_config(config_), *workspace_, nodes_, changes_, state_, backings_, notifier_),
       files_(operations_, *workspace_, gate_, notifier_),
-      channel_(device_.get(), state_, config_.passthrough == Passthrough::kAuto, adopt,
-               [this] {
-                 backings_.start(device_.get(), state_.passthrough());
-                 ready_.set_value();
-               }),
+      channel_(
+          device_.get(), state_, config_.passthrough == Passthrough::kAuto, adopt,
+          [this] {
+            backings_.start(device_.get(), state_.passthrough());
+            ready_.set_value();
+          },
+          [this] { loop_->add_thread(); }),
       dispatcher_{operations_, gate_, state_, channel_} {
   operations_.set_metadata(config_.metadata);
   if (adopt) settle_after_take_over();
@@ -192,14 +193,8 @@ Result<void> MountedSession::run() {
   }
   device.release();
   notifier_.start(session_);
-  loop_ = std::thread([this] {
-    fuse_loop_config* loop = fuse_loop_cfg_create();
-    fuse_loop_cfg_set_max_threads(loop, kMaxThreads);
-    fuse_loop_cfg_set_idle_threads(loop, kMaxThreads);
-    fuse_session_loop_mt(session_, loop);
-    fuse_loop_cfg_destroy(loop);
-    loop_ended_ = true;
-  });
+  loop_ = std::make_unique<RequestLoop>(session_);
+  if (!loop_->add_thread()) return fail(Code::kInternal, "no thread could be started for the mount");
   if (ready_.get_future().wait_for(kHandshakePatience) != std::future_status::ready)
     return fail(Code::kInternal, "the kernel did not begin to talk to the mount");
   return {};
@@ -254,7 +249,7 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
 void MountedSession::end_loop() {
   if (session_) fuse_session_exit(session_);
   channel_.stop();
-  if (loop_.joinable()) loop_.join();
+  if (loop_) loop_->join();
   notifier_.stop();
   if (session_) {
     fuse_session_destroy(session_);

@@ -9,7 +9,7 @@
 namespace okcvm::fusefs {
 namespace {
 
-constexpr std::size_t kFirstStep = 16 * 1024;
+constexpr std::size_t kFirstStep = 4 * 1024;
 constexpr std::size_t kLargestStep = 4 * 1024 * 1024;
 
 std::size_t round_up(std::size_t value, std::size_t step) {

@@ -1,0 +1,53 @@
+#include "fusefs/request_loop.h"
+
+#include <pthread.h>
+
+#include <cstdlib>
+
+namespace okcvm::fusefs {
+namespace {
+
+constexpr std::size_t kStackSize = 512 * 1024;
+
+}  // namespace
+
+bool RequestLoop::add_thread() {
+  const std::lock_guard lock(mutex_);
+  if (threads_ >= kMaxThreads || ended_) return false;
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setstacksize(&attributes, kStackSize);
+  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  const bool started = ::pthread_create(&thread, &attributes, run, this) == 0;
+  ::pthread_attr_destroy(&attributes);
+  if (started) ++threads_;
+  return started;
+}
+
+void* RequestLoop::run(void* self) {
+  static_cast<RequestLoop*>(self)->serve();
+  return nullptr;
+}
+
+void RequestLoop::serve() {
+  fuse_buf buffer{};
+  while (!fuse_session_exited(session_)) {
+    const int size = fuse_session_receive_buf(session_, &buffer);
+    if (size == -EINTR) continue;
+    if (size <= 0) break;  // stopped, unmounted, or not needed any more
+    fuse_session_process_buf(session_, &buffer);
+  }
+  std::free(buffer.mem);
+  const std::lock_guard lock(mutex_);
+  if (--threads_ > 0) return;
+  ended_ = true;
+  last_ended_.notify_all();
+}
+
+void RequestLoop::join() {
+  std::unique_lock lock(mutex_);
+  last_ended_.wait(lock, [this] { return threads_ == 0; });
+}
+
+}  // namespace okcvm::fusefs

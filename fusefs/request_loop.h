@@ -1,0 +1,37 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+#include "fusefs/protocol.h"
+
+namespace okcvm::fusefs {
+
+/// The threads that serve one mount: a single sleeping one while it is quiet, more as long as they are
+/// needed. libfuse's own loop keeps at least three a mount, which a thousand idle mounts cannot afford.
+/// Thread-safe.
+class RequestLoop {
+ public:
+  explicit RequestLoop(fuse_session* session) : session_(session) {}
+  ~RequestLoop() { join(); }
+
+  /// Starts one more thread unless there are enough. Failure is harmless while any thread is left.
+  bool add_thread();
+  /// Waits until every thread has ended: the mount is gone or the channel was stopped.
+  void join();
+  bool ended() const { return ended_; }
+
+ private:
+  static constexpr int kMaxThreads = 16;
+  static void* run(void* self);
+  void serve();
+
+  fuse_session* session_;
+  std::mutex mutex_;
+  std::condition_variable last_ended_;
+  int threads_ = 0;
+  std::atomic<bool> ended_{false};
+};
+
+}  // namespace okcvm::fusefs
