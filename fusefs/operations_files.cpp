@@ -24,7 +24,10 @@ bool has_privileges(const struct stat& status) {
 /// A regular file of a node. A device or FIFO that the host put into the workdir is not opened from here.
 Result<FileDescriptor> Operations::open_backing(const Node& node, int flags) {
   if (!S_ISREG(node.type)) return fail_errno(EINVAL);
-  return open_inode(node, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  auto file = open_inode(node, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  // A snapshot that reads the file holds a lease on it for a moment (fcntl(2), F_SETLEASE): wait for that.
+  if (!file && file.error().errno_value == EWOULDBLOCK) file = open_inode(node, flags | O_NOFOLLOW | O_NOCTTY);
+  return file;
 }
 
 Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, bool for_writing) {

@@ -19,8 +19,9 @@ struct ErrnoName {
   const char* name;
   int value;
 };
-constexpr std::array kErrnoNames{ErrnoName{"ENOSPC", ENOSPC}, ErrnoName{"EIO", EIO}, ErrnoName{"EDQUOT", EDQUOT},
-                                 ErrnoName{"EACCES", EACCES}, ErrnoName{"ENOMEM", ENOMEM}};
+constexpr std::array kErrnoNames{ErrnoName{"ENOSPC", ENOSPC}, ErrnoName{"EIO", EIO},
+                                 ErrnoName{"EDQUOT", EDQUOT}, ErrnoName{"EACCES", EACCES},
+                                 ErrnoName{"ENOMEM", ENOMEM}};
 
 /// What the environment asks for, and how often each was passed. Thread-safe.
 struct Plan {

@@ -32,12 +32,12 @@ class SnapshotId {
 };
 
 struct SnapshotStats {
-  std::uint64_t files = 0;        // in the whole snapshot
+  std::uint64_t files = 0;  // in the whole snapshot
   std::uint64_t directories = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t changed = 0;      // entries that were read for this one
+  std::uint64_t changed = 0;  // entries that were read for this one
   std::uint64_t bytes_read = 0;
-  bool rescanned = false;         // the change record had a gap, everything was compared
+  bool rescanned = false;  // the change record had a gap, everything was compared
 };
 
 struct Snapshot {
@@ -46,9 +46,9 @@ struct Snapshot {
   timespec created_at{};
   std::optional<SnapshotId> parent;
   SnapshotStats stats;
-  std::vector<RelPath> in_flight;    // written to while it was read: captured as read once
-  std::vector<RelPath> still_mapped; // subset to be marked changed again: someone can still write to it
-  std::vector<RelPath> left_out;     // sockets, FIFOs and devices
+  std::vector<RelPath> in_flight;     // written to while it was read: captured as read once
+  std::vector<RelPath> still_mapped;  // subset to be marked changed again: someone can still write to it
+  std::vector<RelPath> left_out;      // sockets, FIFOs and devices
 };
 
 enum class DifferenceKind : std::uint8_t { kAdded, kRemoved, kChanged, kMetadata, kRenamed };
@@ -65,8 +65,8 @@ struct Difference {
 };
 
 struct RestoreResult {
-  std::vector<Difference> applied;   // from what was there to what is there now; with dry_run: what would be
-  std::optional<Snapshot> before;    // what `undo` goes back to; absent with dry_run
+  std::vector<Difference> applied;  // from what was there to what is there now; with dry_run: what would be
+  std::optional<Snapshot> before;   // what `undo` goes back to; absent with dry_run
 };
 
 struct VerifyReport {
@@ -75,7 +75,8 @@ struct VerifyReport {
   std::vector<Difference> live_differences;  // of the workspace from the snapshot compared with
 };
 
-/// Told now and then during long work; `total` is 0 while unknown. Returning false asks to stop (then `busy`).
+/// Told now and then during long work; `total` is 0 while unknown. Returning false asks to stop (then
+/// `busy`).
 using Progress = std::function<bool(std::string_view phase, std::uint64_t done, std::uint64_t total)>;
 
 struct StoreConfig {
@@ -87,28 +88,30 @@ struct StoreConfig {
 
 /// One session's snapshots. Knows nothing of FUSE: it reads and writes the backing folder, and is told what
 /// changed. Calls for one store are serialised inside; different stores are independent. Thread-safe.
-/// Any `string` snapshot argument is a full id or a unique prefix of at least 4 digits; else `unknown_snapshot`
+/// Any `string` snapshot argument is a full id or a unique prefix of at least 4 digits; else
+/// `unknown_snapshot`
 /// (`ambiguous_prefix` if several match).
 class Store {
  public:
-  /// Does not create anything on disk. Finishes or rolls back what a crash interrupted: then `recovered()` says
-  /// so. `corrupt` if a repository exists but cannot be opened.
+  /// Does not create anything on disk. Finishes or rolls back what a crash interrupted: then `recovered()`
+  /// says so. `corrupt` if a repository exists but cannot be opened.
   static Result<std::unique_ptr<Store>> open(StoreConfig config);
   virtual ~Store() = default;
 
   /// The paths that recovery changed in the workspace; empty when there was nothing to recover.
   virtual std::vector<RelPath> recovered() const = 0;
 
-  /// Called to cut the change set at the right moment (the caller holds back writers for that moment only), and
-  /// told afterwards whether the snapshot that contains it is safe on disk.
+  /// Called to cut the change set at the right moment (the caller holds back writers for that moment only),
+  /// and told afterwards whether the snapshot that contains it is safe on disk.
   struct ChangeSource {
     std::function<ChangeSet()> cut;
     std::function<void(const ChangeSet&)> retire;
   };
 
-  /// Takes a snapshot of the writable zones. Answers the newest existing one, unchanged, if nothing changed and
-  /// `label` is empty. Durable when it returns (fsync).
-  virtual Result<Snapshot> take(const std::string& label, const ChangeSource& changes, const Progress& progress) = 0;
+  /// Takes a snapshot of the writable zones. Answers the newest existing one, unchanged, if nothing changed
+  /// and `label` is empty. Durable when it returns (fsync).
+  virtual Result<Snapshot> take(const std::string& label, const ChangeSource& changes,
+                                const Progress& progress) = 0;
 
   virtual Result<std::vector<Snapshot>> list(std::size_t limit) = 0;  // newest first; 0: all
   virtual Result<Snapshot> find(const std::string& snapshot) = 0;
@@ -120,19 +123,22 @@ class Store {
 
   /// What restore holds while it works. The caller's object keeps requests waiting while it lives.
   struct RestoreHooks {
-    std::function<std::shared_ptr<void>()> hold;                    // called once, before anything is touched
-    ChangeSource changes;                                           // valid under the hold
-    std::function<void(const std::vector<RelPath>&)> invalidate;    // after the last change, still held
+    std::function<std::shared_ptr<void>()> hold;                  // called once, before anything is touched
+    ChangeSource changes;                                         // valid under the hold
+    std::function<void(const std::vector<RelPath>&)> invalidate;  // after the last change, still held
   };
-  /// Puts `paths` (empty: everything) back as they were in `snapshot`. Journaled: after a crash, open() finishes
-  /// or rolls back. A snapshot of what was there is taken first and recorded for undo.
-  virtual Result<RestoreResult> restore(const std::string& snapshot, const std::vector<RelPath>& paths, bool dry_run,
-                                        const RestoreHooks& hooks, const Progress& progress) = 0;
+  /// Puts `paths` (empty: everything) back as they were in `snapshot`. Journaled: after a crash, open()
+  /// finishes or rolls back. A snapshot of what was there is taken first and recorded for undo.
+  virtual Result<RestoreResult> restore(const std::string& snapshot, const std::vector<RelPath>& paths,
+                                        bool dry_run, const RestoreHooks& hooks,
+                                        const Progress& progress) = 0;
   /// Back to before the last restore (twice: forward again). `unknown_snapshot` if there was none.
   virtual Result<RestoreResult> undo(const RestoreHooks& hooks, const Progress& progress) = 0;
 
-  /// Writes a snapshot (empty: newest) into `workspace`, which must not exist, and its history into `repository`.
-  virtual Result<Snapshot> fork(const std::string& snapshot, const StoreConfig& target, const Progress& progress) = 0;
+  /// Writes a snapshot (empty: newest) into `workspace`, which must not exist, and its history into
+  /// `repository`.
+  virtual Result<Snapshot> fork(const std::string& snapshot, const StoreConfig& target,
+                                const Progress& progress) = 0;
 
   /// Checks every object, and the live workspace against `snapshot` (empty: newest).
   virtual Result<VerifyReport> verify(const std::string& snapshot, const ChangeSource& changes,

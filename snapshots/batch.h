@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+#include "snapshots/blob_stream.h"
+#include "snapshots/oid.h"
+#include "snapshots/repository.h"
+
+namespace okcvm::snapshots {
+
+class Compressor;
+
+/// The objects of one snapshot on their way into a repository: one pack for all of them, and a loose object
+/// for each file too large for memory. They wait in a folder of their own and come in together with
+/// publish(); a batch that is dropped leaves nothing. Not thread-safe.
+class Batch final {
+ public:
+  /// Stores.
+  explicit Batch(Repository& repository);
+  /// Only computes names; publish() does nothing.
+  Batch();
+  ~Batch();
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  /// Blobs of this size and more are streamed, and stored loose, where they can be streamed out again.
+  static constexpr std::uint64_t kStreamFrom = 8 << 20;
+
+  bool stores() const { return repository_ != nullptr; }
+  Result<Oid> add(ObjectKind kind, std::string bytes);
+  /// One at a time.
+  Result<BlobStream> open_blob(std::uint64_t size, bool compress);
+  Result<Oid> close_blob(BlobStream stream);
+
+  /// Brings the objects in, on disk (fsync). `commit` is the one that a ref will name next: until the intent
+  /// is dropped, a start that finds it unnamed removes what came in. `no_space` and the like leave nothing
+  /// behind.
+  Result<void> publish(const Oid& commit);
+  /// The ref was moved.
+  static void drop_intent(Repository& repository);
+  /// After a crash: completes or removes what publish() brought in, and clears the waiting room. Answers
+  /// whether the last snapshot may not have been told to its change source.
+  static Result<bool> recover(Repository& repository);
+
+ private:
+  Result<void> bring_in(const Oid& pack);
+  std::string intent(const Oid& commit, const Oid& pack) const;
+
+  Repository* repository_ = nullptr;
+  FileDescriptor incoming_;
+  bool has_objects_ = false;  // before the first snapshot nothing needs to be looked for
+  std::unique_ptr<Compressor> compressor_;
+  std::unordered_set<Oid, OidHash> added_;
+  struct Loose {
+    Oid oid;
+    std::string draft;  // its name in the waiting room
+  };
+  std::vector<Loose> loose_;
+  std::size_t drafts_ = 0;
+  bool dirty_ = false;  // the waiting room holds something
+};
+
+}  // namespace okcvm::snapshots

@@ -1,0 +1,268 @@
+#include "snapshots/capture.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "policy/zones.h"
+#include "snapshots/replay.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+constexpr std::string_view kCannotRead = "a file of the session cannot be read, so no snapshot was taken";
+
+std::string below(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + '/' + name;
+}
+
+/// A directory that is marked only for its attributes or for something below it.
+bool stands_where_it_stood(const Node& node) {
+  return node.is_directory() && !(node.marks & (kMarkEntry | kMarkContent | kMarkWhole)) &&
+         node.origin.empty();
+}
+
+Unexpected unreadable(const Error& error, const std::string& path) {
+  Error named = Error::from_errno(error.errno_value, kCannotRead, path);
+  named.code = error.code == Code::kBusy ? Code::kBusy : named.code;
+  return fail(std::move(named));
+}
+
+}  // namespace
+
+Result<Captured> Capture::run() {
+  now_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                std::chrono::system_clock::now().time_since_epoch())
+                .count();
+  if (auto done = zones(); !done) return fail(done.error());
+  if (auto joined = join_links(); !joined) return fail(joined.error());
+  log_moves();
+  for (auto* list : {&found_.in_flight, &found_.still_mapped}) {
+    std::sort(list->begin(), list->end());
+    list->erase(std::unique(list->begin(), list->end()), list->end());
+  }
+  return std::move(found_);
+}
+
+/// The root is not a directory of the snapshot but the place of the zones: only those are looked at in it.
+Result<void> Capture::zones() {
+  Node& root = tree_.root();
+  if (root.marks == 0) return {};
+  if (auto loaded = tree_.load(root); !loaded) return loaded;
+  const bool whole = root.marks & kMarkWhole;
+  std::vector<Node*> directories;
+  for (const auto& rule : kZoneRules) {
+    if (!rule.snapshotted) continue;
+    Node* zone = root.child(rule.name);
+    if (!zone && whole) {
+      auto node = std::make_unique<Node>();
+      node->name = rule.name;
+      zone = &root.add_child(std::move(node));
+    }
+    if (!zone) continue;
+    if (whole) zone->mark(kMarkEntry | kMarkContent | kMarkWhole);
+    if (zone->marks == 0) continue;
+    if (!disk_) {
+      if (auto removed = remove(*zone); !removed) return removed;
+      continue;
+    }
+    if (stands_where_it_stood(*zone))
+      directories.push_back(zone);
+    else if (auto done = entry(*zone, disk_->root(), zone->name, directories); !done)
+      return done;
+  }
+  for (Node* zone : directories)
+    if (auto done = directory(*zone, zone->name); !done) return done;
+  root.marks = 0;
+  return {};
+}
+
+Result<void> Capture::directory(Node& node, const std::string& path) {
+  auto fd = disk_->open_directory(path);
+  if (!fd && is_gone(fd.error().errno_value)) return remove(node);
+  if (!fd) return unreadable(fd.error(), path);
+  if (auto loaded = tree_.load(node); !loaded) return loaded;
+
+  const bool whole = node.marks & kMarkWhole;
+  if (whole || node.marks & (kMarkAttributes | kMarkEntry)) {
+    struct stat status {};
+    if (::fstat(fd->get(), &status) != 0) return unreadable(Error::from_errno(errno, ""), path);
+    auto attributes = attributes_of(fd->get(), status);
+    if (!attributes) return unreadable(attributes.error(), path);
+    if (auto set = set_attributes(node, std::move(*attributes)); !set) return set;
+  }
+  if (whole)
+    if (auto listed = list_whole(node, fd->get(), path); !listed) return listed;
+  node.marks = 0;
+
+  std::vector<Node*> marked;
+  for (const auto& child : node.children)
+    if (child->marks) marked.push_back(child.get());
+  std::vector<Node*> directories;
+  for (Node* child : marked) {
+    if (stands_where_it_stood(*child))
+      directories.push_back(child);
+    else if (auto done = entry(*child, fd->get(), below(path, child->name), directories); !done)
+      return done;
+  }
+  fd->reset();  // so that a deep tree needs no more than one descriptor
+  for (Node* child : directories)
+    if (auto done = directory(*child, below(path, child->name)); !done) return done;
+  return {};
+}
+
+/// Nothing known of the directory counts but what was moved into it: that is recognised one by one.
+Result<void> Capture::list_whole(Node& node, int fd, const std::string& path) {
+  auto identity = identity_of(fd);
+  if (!identity) return unreadable(identity.error(), path);
+  if (trust_.index) trust_.index->saw_folder(path, *identity);
+  auto rows = rows_in(fd);
+  if (!rows) return unreadable(rows.error(), path);
+  std::vector<std::string> names;
+  for (auto& row : *rows) names.push_back(std::move(row.name));
+  std::sort(names.begin(), names.end());
+  std::vector<Node*> gone;
+  for (const auto& child : node.children)
+    if (!std::binary_search(names.begin(), names.end(), child->name)) gone.push_back(child.get());
+  for (Node* child : gone)
+    if (auto removed = remove(*child); !removed) return removed;
+  if (!tree_.left_out().empty())
+    for (const auto& left_out : tree_.left_out().tree(path))
+      if (left_out.find('/', path.size() + 1) == left_out.npos) tree_.left_out().remove(left_out);
+
+  std::vector<std::unique_ptr<Node>> fresh;
+  for (auto& name : names) {
+    Node* child = node.child(name);
+    if (child) {
+      const bool arrived = !child->origin.empty();
+      const std::uint8_t distrust =
+          trust_.by_stat ? kMarkEntry | kMarkWhole : kMarkEntry | kMarkContent | kMarkWhole;
+      child->mark(arrived ? static_cast<std::uint8_t>(kMarkEntry) : distrust);
+      continue;
+    }
+    auto made = std::make_unique<Node>();
+    made->name = std::move(name);
+    made->parent = &node;
+    made->marks = kMarkEntry;
+    fresh.push_back(std::move(made));
+  }
+  for (auto& made : fresh) node.children.push_back(std::move(made));
+  std::sort(node.children.begin(), node.children.end(),
+            [](const auto& a, const auto& b) { return a->name < b->name; });
+  return {};
+}
+
+Result<void> Capture::entry(Node& node, int parent, const std::string& path,
+                            std::vector<Node*>& directories) {
+  if (auto told = tell_progress(); !told) return told;
+  ++found_.entries;
+  if (path.size() > 4095)
+    return fail_errno(ENAMETOOLONG, kCannotRead, node.parent ? node.parent->path() : std::string());
+  struct stat status {};
+  if (::fstatat(parent, node.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (is_gone(errno)) return remove(node);
+    return unreadable(Error::from_errno(errno, ""), path);
+  }
+  if (!tree_.left_out().empty()) tree_.left_out().remove(path);
+  switch (status.st_mode & S_IFMT) {
+    case S_IFREG:
+      return regular(node, parent, status, path);
+    case S_IFLNK:
+      return link(node, parent, status, path);
+    case S_IFDIR:
+      if (auto done = folder(node, parent, path); !done) return done;
+      directories.push_back(&node);
+      return {};
+    default:
+      if (auto removed = remove(node); !removed) return removed;
+      tree_.left_out().set(path, status.st_mode & S_IFMT);
+      return {};
+  }
+}
+
+/// Decides how much of a directory must be read.
+Result<void> Capture::folder(Node& node, int parent, const std::string& path) {
+  if (!node.is_directory()) return tree_.become(node, NodeType::kDirectory);
+  if (node.marks & kMarkWhole) return {};
+  const std::string known = node.known ? known_path(node) : std::string();
+  const auto expected = trust_.index && !known.empty() ? trust_.index->folder(known) : std::nullopt;
+  const FileDescriptor fd(::openat(parent, node.name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) return {};  // gone by now: directory() finds that out
+  auto identity = identity_of(fd.get());
+  if (!identity) return unreadable(identity.error(), path);
+  if (!expected || *expected != *identity)
+    node.mark(kMarkWhole);
+  else if (!node.origin.empty())
+    moves_.emplace_back(known, path);
+  return {};
+}
+
+Result<void> Capture::link(Node& node, int parent, const struct stat& status, const std::string& path) {
+  auto text = link_text(parent, node.name.c_str());
+  if (!text && is_gone(text.error().errno_value)) return remove(node);
+  if (!text) return unreadable(text.error(), path);
+  if (auto made = tree_.become(node, NodeType::kLink); !made) return made;
+  set_size(node, text->size());
+  auto oid = batch_.add(ObjectKind::kBlob, std::move(*text));
+  if (!oid) return fail(oid.error());
+  if (node.content != *oid) node.touch();
+  node.content = *oid;
+  node.marks = 0;
+  if (status.st_nlink > 1) {
+    auto& inode = linked_[status.st_ino];
+    inode.paths.push_back(path);
+    inode.links = status.st_nlink;
+  } else if (tree_.links().find(path)) {
+    alone_.push_back(path);
+  }
+  return set_attributes(node, attributes_of(status));
+}
+
+Result<void> Capture::remove(Node& node) {
+  if (auto forgotten = tree_.forget(node); !forgotten) return forgotten;
+  if (trust_.index && node.known && node.origin.empty()) trust_.index->removed(node.path());
+  if (Node* parent = node.parent) {
+    parent->touch();
+    parent->take_child(node.name);
+  }
+  return {};
+}
+
+Result<void> Capture::set_attributes(Node& node, Attributes attributes) {
+  if (node.attributes == attributes) return {};
+  node.attributes = std::move(attributes);
+  node.touch();
+  return {};
+}
+
+void Capture::set_size(Node& node, std::uint64_t size) {
+  if (node.size == size) return;
+  if (node.type == NodeType::kFile) tree_.totals().bytes += size - node.size;
+  node.size = size;
+  node.touch();
+}
+
+Result<void> Capture::tell_progress() {
+  if (!progress_ || found_.entries % 512 != 0) return {};
+  if (progress_("reading", found_.entries, 0)) return {};
+  return fail(Code::kBusy, "the work was stopped as asked");
+}
+
+/// Folders that were recognised keep what the index knows of them, under their new paths. They may have
+/// changed places with each other, so all of them first go out of the way.
+void Capture::log_moves() {
+  if (!trust_.index) return;
+  std::sort(moves_.begin(), moves_.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::size_t number = 0;
+  for (auto& [from, to] : moves_) {
+    std::string aside = "\x01" + std::to_string(number++);
+    trust_.index->moved(from, aside);
+    from = std::move(aside);
+  }
+  std::sort(moves_.begin(), moves_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  for (const auto& [aside, to] : moves_) trust_.index->moved(aside, to);
+}
+
+}  // namespace okcvm::snapshots

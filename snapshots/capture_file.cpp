@@ -1,0 +1,180 @@
+// Reading one regular file into a snapshot.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "policy/fault.h"
+#include "snapshots/capture.h"
+#include "snapshots/io.h"
+#include "snapshots/replay.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+constexpr std::string_view kCannotRead = "a file of the session cannot be read, so no snapshot was taken";
+constexpr std::size_t kChunk = 1 << 20;
+constexpr std::uint64_t kCheapToRead = 1
+                                       << 20;  // a moved file up to this size is read rather than recognised
+constexpr std::size_t kSample = 64 << 10;
+
+/// Whether deflating is worth its time: a sample with a flat distribution of bytes is compressed or encrypted
+/// already. 256 bins, and the sum of squares of an even spread with some slack.
+bool looks_compressible(std::string_view sample) {
+  if (sample.size() < 4096) return true;
+  std::array<std::uint64_t, 256> counts{};
+  for (const char c : sample) ++counts[static_cast<unsigned char>(c)];
+  double squares = 0;
+  for (const auto count : counts) squares += static_cast<double>(count) * static_cast<double>(count);
+  const double even = static_cast<double>(sample.size()) * static_cast<double>(sample.size()) / 256;
+  return squares > even * 1.1;
+}
+
+bool has_holes(const struct stat& status) {
+  return status.st_blocks * 512 < status.st_size;
+}
+
+}  // namespace
+
+bool Capture::needs_reading(const Node& node, const struct stat& status) const {
+  if (node.type != NodeType::kFile || node.content.is_none()) return true;
+  if (node.marks & kMarkContent) return true;
+  if (trust_.by_stat && trust_.index && node.known) {
+    const auto stamp = trust_.index->file(known_path(node));
+    return !stamp || *stamp != stamp_of(status);
+  }
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (size != node.size) return true;
+  if (!(node.marks & kMarkEntry)) return false;
+  // Moved here, says the change set. It may have been refused; what can be read in no time is read.
+  if (node.origin.empty() || size <= kCheapToRead || !trust_.index) return true;
+  const auto stamp = trust_.index->file(known_path(node));
+  return !stamp || stamp->inode != status.st_ino || stamp->size != size ||
+         stamp->modified_ns != stamp_of(status).modified_ns;
+}
+
+Result<void> Capture::regular(Node& node, int parent, const struct stat& before, const std::string& path) {
+  const FileDescriptor fd(::openat(parent, node.name.c_str(),
+                                   O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOATIME | O_NOCTTY | O_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) {
+    if (is_gone(errno)) return remove(node);
+    return fail_errno(errno, kCannotRead, path);
+  }
+  if (const int injected = fault_error("capture.read")) return fail_errno(injected, kCannotRead, path);
+  if (!S_ISREG(status.st_mode) || status.st_ino != before.st_ino) {
+    // Replaced between two calls. It is recorded again for the next snapshot; this one holds what was found.
+    note_in_flight(path);
+    if (!S_ISREG(status.st_mode)) return remove(node);
+  }
+  const bool reads = needs_reading(node, status);
+  if (auto made = tree_.become(node, NodeType::kFile); !made) return made;
+  if (reads) {
+    auto size = static_cast<std::uint64_t>(status.st_size);
+    const auto planned = size;
+    auto read = size < Batch::kStreamFrom ? read_small(node, fd.get(), size, path)
+                                          : read_large(node, fd.get(), status, size, path);
+    if (!read) return read;
+    found_.bytes += size;
+    set_size(node, size);
+    struct stat after {};
+    if (::fstat(fd.get(), &after) != 0) return fail_errno(errno, kCannotRead, path);
+    if (stamp_of(after) != stamp_of(status) || size != planned) note_in_flight(path);
+    look_for_writers(fd.get(), path);
+  }
+  if (node.sparse != has_holes(status)) node.touch();
+  node.sparse = has_holes(status);
+  node.marks = 0;
+  if (trust_.index) trust_.index->saw_file(path, stamp_of(status), now_ns_);
+  if (status.st_nlink > 1) {
+    auto& inode = linked_[status.st_ino];
+    inode.paths.push_back(path);
+    inode.links = status.st_nlink;
+  } else if (tree_.links().find(path)) {
+    alone_.push_back(path);
+  }
+  auto attributes = attributes_of(fd.get(), status);
+  if (!attributes) return fail_errno(attributes.error().errno_value, kCannotRead, path);
+  return set_attributes(node, std::move(*attributes));
+}
+
+Result<void> Capture::read_small(Node& node, int fd, std::uint64_t& size, const std::string& path) {
+  std::string bytes(size, '\0');  // growth meanwhile shows in its time stamps
+  auto got = read_at(fd, bytes.data(), bytes.size(), 0);
+  if (!got) return fail_errno(got.error().errno_value, kCannotRead, path);
+  bytes.resize(*got);
+  size = bytes.size();
+  auto oid = batch_.add(ObjectKind::kBlob, std::move(bytes));
+  if (!oid) return fail(oid.error());
+  if (node.content != *oid) node.touch();
+  node.content = *oid;
+  return {};
+}
+
+/// In pieces, skipping over holes. The size was promised to git: a file that shrinks meanwhile is filled up
+/// with zeros, and comes again as it was written to.
+Result<void> Capture::read_large(Node& node, int fd, const struct stat& status, std::uint64_t& size,
+                                 const std::string& path) {
+  std::string chunk(kChunk, '\0');
+  auto sample = read_at(fd, chunk.data(), kSample, size / 2);
+  if (!sample) return fail_errno(sample.error().errno_value, kCannotRead, path);
+  auto stream = batch_.open_blob(size, looks_compressible({chunk.data(), *sample}));
+  if (!stream) return fail(stream.error());
+  const std::string zeros(kChunk, '\0');
+  const bool skips = has_holes(status);
+  std::uint64_t data_from = 0, data_to = skips ? 0 : size;
+  for (std::uint64_t at = 0; at < size;) {
+    if (skips && at >= data_to) {
+      const off_t from = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
+      const off_t to = from < 0 ? -1 : ::lseek(fd, from, SEEK_HOLE);
+      if (from < 0 && errno != ENXIO) return fail_errno(errno, kCannotRead, path);
+      data_from = from < 0 ? size : std::min(size, static_cast<std::uint64_t>(from));
+      data_to = to < 0 ? size : std::min(size, static_cast<std::uint64_t>(to));
+    }
+    std::string_view piece;
+    if (at < data_from) {
+      piece = std::string_view(zeros).substr(0, std::min<std::uint64_t>(kChunk, data_from - at));
+    } else {
+      const std::size_t wanted = std::min<std::uint64_t>(kChunk, data_to - at);
+      auto got = read_at(fd, chunk.data(), wanted, at);
+      if (!got) return fail_errno(got.error().errno_value, kCannotRead, path);
+      if (*got < wanted) {
+        std::fill(chunk.begin() + static_cast<std::ptrdiff_t>(*got), chunk.end(), '\0');
+        note_in_flight(path);
+      }
+      piece = std::string_view(chunk).substr(0, wanted);
+    }
+    if (auto written = stream->write(piece); !written) return written;
+    at += piece.size();
+    if (progress_ && !progress_("reading", found_.entries, 0))
+      return fail(Code::kBusy, "the work was stopped as asked");
+  }
+  auto oid = batch_.close_blob(std::move(*stream));
+  if (!oid) return fail(oid.error());
+  if (node.content != *oid) node.touch();
+  node.content = *oid;
+  return {};
+}
+
+/// A read lease is refused while anyone can write to the file, also through a mapping whose descriptor is
+/// closed (fcntl(2), F_SETLEASE). Should someone open it for writing in the instant that we hold one, the
+/// kernel signals us: with SIGURG, which does nothing unless it is wanted, instead of SIGIO, which kills.
+void Capture::look_for_writers(int fd, const std::string& path) {
+  if (::fcntl(fd, F_SETSIG, SIGURG) != 0) return;
+  if (::fcntl(fd, F_SETLEASE, F_RDLCK) == 0) {
+    ::fcntl(fd, F_SETLEASE, F_UNLCK);
+    return;
+  }
+  if (errno != EAGAIN) return;
+  note_in_flight(path);
+  if (auto parsed = RelPath::parse(path)) found_.still_mapped.push_back(std::move(*parsed));
+}
+
+void Capture::note_in_flight(const std::string& path) {
+  if (auto parsed = RelPath::parse(path)) found_.in_flight.push_back(std::move(*parsed));
+}
+
+}  // namespace okcvm::snapshots

@@ -1,0 +1,96 @@
+// Which names of a snapshot are one file.
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "policy/zones.h"
+#include "snapshots/capture.h"
+
+namespace okcvm::snapshots {
+
+/// Groups what was captured by inode, with those members of the former groups that are still the same file. A
+/// change through one name is a change of all.
+Result<void> Capture::join_links() {
+  for (const auto& path : alone_) tree_.links().remove(path);
+  if (linked_.empty()) return {};
+  const auto former = tree_.links().groups();
+  bool incomplete = false;
+  for (auto& [number, inode] : linked_) {
+    const auto captured = inode.paths;
+    for (const auto& path : captured) {
+      const auto group = tree_.links().find(path);
+      if (!group) continue;
+      for (const auto& other : former.at(*group)) {
+        if (std::find(inode.paths.begin(), inode.paths.end(), other) != inode.paths.end()) continue;
+        auto status = disk_->stat(other);
+        if (!status) return fail(status.error());
+        if (*status && (*status)->st_ino == number) inode.paths.push_back(other);
+      }
+    }
+    incomplete = incomplete || inode.paths.size() < inode.links;
+  }
+  if (incomplete)
+    if (auto found = find_links(linked_); !found) return found;
+
+  for (const auto& [number, inode] : linked_)
+    for (const auto& path : inode.paths) tree_.links().remove(path);
+  for (const auto& [number, inode] : linked_) {
+    if (inode.paths.size() < 2) continue;
+    const auto group = tree_.links().unused_number();
+    for (const auto& path : inode.paths) {
+      if (auto followed = follow_model(path, inode.paths.front()); !followed) return followed;
+      tree_.links().set(path, group);
+    }
+  }
+  return {};
+}
+
+/// The other names of a file may be anywhere in the zones.
+Result<void> Capture::find_links(std::map<std::uint64_t, LinkedInode>& wanted) {
+  for (const auto& rule : kZoneRules)
+    if (rule.snapshotted)
+      if (auto walked = walk_for_links(std::string(rule.name), wanted); !walked) return walked;
+  return {};
+}
+
+Result<void> Capture::walk_for_links(const std::string& path, std::map<std::uint64_t, LinkedInode>& wanted) {
+  auto fd = disk_->open_directory(path);
+  if (!fd && is_gone(fd.error().errno_value)) return {};
+  if (!fd) return fail(fd.error());
+  auto rows = rows_in(fd->get());
+  if (!rows) return fail(rows.error());
+  fd->reset();
+  for (const auto& row : *rows) {
+    const std::string child = path + '/' + row.name;
+    if (row.type == DT_DIR || row.type == DT_UNKNOWN)
+      if (auto walked = walk_for_links(child, wanted); !walked) return walked;
+    if (row.type == DT_DIR) continue;
+    const auto inode = wanted.find(row.inode);
+    if (inode == wanted.end()) continue;
+    auto& paths = inode->second.paths;
+    if (std::find(paths.begin(), paths.end(), child) == paths.end()) paths.push_back(child);
+  }
+  return {};
+}
+
+/// `path` is the same file as `model`, which was just captured.
+Result<void> Capture::follow_model(const std::string& path, const std::string& model) {
+  if (path == model) return {};
+  const auto parsed = RelPath::parse(path), parsed_model = RelPath::parse(model);
+  if (!parsed || !parsed_model) return {};
+  auto node = tree_.find(*parsed);
+  auto source = tree_.find(*parsed_model);
+  if (!node) return fail(node.error());
+  if (!source) return fail(source.error());
+  if (!*node || !*source || (*node)->is_directory()) return {};  // it came after the cut: the next one has it
+  if (auto made = tree_.become(**node, (*source)->type); !made) return made;
+  set_size(**node, (*source)->size);
+  if ((*node)->content != (*source)->content || (*node)->sparse != (*source)->sparse) (*node)->touch();
+  (*node)->content = (*source)->content;
+  (*node)->sparse = (*source)->sparse;
+  return set_attributes(**node, (*source)->attributes);
+}
+
+}  // namespace okcvm::snapshots

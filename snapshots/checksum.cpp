@@ -1,0 +1,31 @@
+#include "snapshots/checksum.h"
+
+#include <openssl/evp.h>
+
+#include <new>
+
+namespace okcvm::snapshots {
+
+struct Checksum::State {
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
+  ~State() { EVP_MD_CTX_free(context); }
+};
+
+Checksum::Checksum() : state_(std::make_unique<State>()) {
+  if (!state_->context || EVP_DigestInit_ex(state_->context, EVP_sha1(), nullptr) != 1)
+    throw std::bad_alloc();
+}
+
+Checksum::~Checksum() = default;
+
+void Checksum::add(std::string_view bytes) {
+  EVP_DigestUpdate(state_->context, bytes.data(), bytes.size());
+}
+
+Oid Checksum::finish() {
+  Oid oid;
+  EVP_DigestFinal_ex(state_->context, oid.bytes.data(), nullptr);
+  return oid;
+}
+
+}  // namespace okcvm::snapshots

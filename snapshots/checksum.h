@@ -1,0 +1,24 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "snapshots/oid.h"
+
+namespace okcvm::snapshots {
+
+/// The SHA-1 that ends a pack and its index (gitformat-pack(5)). A checksum of files that we wrote ourselves:
+/// object names, which an attacker may try to collide, are always computed by libgit2, which detects that.
+class Checksum final {
+ public:
+  Checksum();
+  ~Checksum();
+  void add(std::string_view bytes);
+  Oid finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace okcvm::snapshots

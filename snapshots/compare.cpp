@@ -1,0 +1,154 @@
+#include "snapshots/compare.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace okcvm::snapshots {
+namespace {
+
+std::string below(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + '/' + name;
+}
+
+/// Hard links as sets of paths, so that groups of two trees can be compared.
+class LinkSets {
+ public:
+  explicit LinkSets(const PathTable& table) : table_(table), groups_(table.groups()) {}
+
+  const std::vector<std::string>& of(const std::string& path) const {
+    static const std::vector<std::string> kNone;
+    const auto number = table_.find(path);
+    return number ? groups_.at(*number) : kNone;
+  }
+
+ private:
+  const PathTable& table_;
+  std::map<std::uint32_t, std::vector<std::string>> groups_;
+};
+
+class Comparer {
+ public:
+  Comparer(Tree& before, Tree& after)
+      : before_(before), after_(after), links_before_(before.links()), links_after_(after.links()) {}
+
+  Result<void> nodes(const std::string& path, Node* before, Node* after, bool top) {
+    if (!before && !after) return {};
+    if (before && after && before->is_directory() && after->is_directory())
+      return directories(path, *before, *after);
+    Delta delta{path, before, after, top, before && after, false, false};
+    if (before && after && before->type == after->type) {
+      delta.content = before->content != after->content || links_before_.of(path) != links_after_.of(path);
+      if (!delta.content && before->attributes == after->attributes) return {};
+    }
+    for (auto [tree, node] : {std::pair(&before_, before), std::pair(&after_, after)})
+      if (node && node->is_directory())
+        if (auto loaded = tree->load(*node); !loaded) return loaded;
+    deltas_.push_back(std::move(delta));
+    if (before && before->is_directory())
+      for (const auto& child : before->children)
+        if (auto done = nodes(below(path, child->name), child.get(), nullptr, false); !done) return done;
+    if (after && after->is_directory())
+      for (const auto& child : after->children)
+        if (auto done = nodes(below(path, child->name), nullptr, child.get(), false); !done) return done;
+    return {};
+  }
+
+  /// Names can be joined to one file, or parted, without any other trace.
+  Result<void> relinked(const std::vector<RelPath>& scope) {
+    std::set<std::string> paths;
+    for (const PathTable* table : {&before_.links(), &after_.links()})
+      for (const auto& entry : table->numbers())
+        if (is_in_scope(scope, entry.first) && links_before_.of(entry.first) != links_after_.of(entry.first))
+          paths.insert(entry.first);
+    for (const auto& delta : deltas_) paths.erase(delta.path);
+    for (const auto& path : paths) {
+      const auto parsed = RelPath::parse(path);
+      if (!parsed) continue;
+      auto before = before_.find(*parsed);
+      auto after = after_.find(*parsed);
+      if (!before) return fail(before.error());
+      if (!after) return fail(after.error());
+      if (*before && *after && !(*before)->is_directory() && !(*after)->is_directory())
+        deltas_.push_back({path, *before, *after, true, true, false, false});
+    }
+    return {};
+  }
+
+  std::vector<Delta> take() {
+    std::sort(deltas_.begin(), deltas_.end(), [](const Delta& a, const Delta& b) { return a.path < b.path; });
+    return std::move(deltas_);
+  }
+
+ private:
+  Result<void> directories(const std::string& path, Node& before, Node& after) {
+    if (before.stored && after.stored && before.tree == after.tree && before.meta == after.meta) return {};
+    if (auto loaded = before_.load(before); !loaded) return loaded;
+    if (auto loaded = after_.load(after); !loaded) return loaded;
+    const std::size_t first = deltas_.size();
+    auto left = before.children.begin();
+    auto right = after.children.begin();
+    while (left != before.children.end() || right != after.children.end()) {
+      const bool takes_left =
+          left != before.children.end() && (right == after.children.end() || (*left)->name <= (*right)->name);
+      const bool takes_right =
+          right != after.children.end() && (left == before.children.end() || (*right)->name <= (*left)->name);
+      Node* one = takes_left ? (left++)->get() : nullptr;
+      Node* other = takes_right ? (right++)->get() : nullptr;
+      if (auto done = nodes(below(path, (one ? one : other)->name), one, other, true); !done) return done;
+    }
+    if (path.empty() || before.attributes == after.attributes) return {};
+    Attributes same_time = before.attributes;
+    same_time.modified = after.attributes.modified;
+    const bool entries_differ = std::any_of(
+        deltas_.begin() + static_cast<std::ptrdiff_t>(first), deltas_.end(), [&path](const Delta& delta) {
+          return (!delta.before || !delta.after) &&
+                 delta.path.find('/', path.size() + 1) == std::string::npos;
+        });
+    deltas_.push_back(
+        {path, &before, &after, true, false, false, same_time == after.attributes && entries_differ});
+    return {};
+  }
+
+  Tree& before_;
+  Tree& after_;
+  LinkSets links_before_, links_after_;
+  std::vector<Delta> deltas_;
+};
+
+}  // namespace
+
+std::vector<RelPath> normalize_scope(std::vector<RelPath> paths) {
+  if (paths.empty()) paths.emplace_back();
+  std::sort(paths.begin(), paths.end());
+  std::vector<RelPath> kept;
+  for (auto& path : paths) {
+    const bool covered = std::any_of(kept.begin(), kept.end(),
+                                     [&path](const RelPath& other) { return path.is_within(other); });
+    if (!covered) kept.push_back(std::move(path));
+  }
+  return kept;
+}
+
+bool is_in_scope(const std::vector<RelPath>& scope, const std::string& path) {
+  return std::any_of(scope.begin(), scope.end(), [&path](const RelPath& top) {
+    const std::string& text = top.text();
+    return text.empty() || path == text ||
+           (path.size() > text.size() && path.starts_with(text) && path[text.size()] == '/');
+  });
+}
+
+Result<std::vector<Delta>> compare(Tree& before, Tree& after, const std::vector<RelPath>& scope) {
+  Comparer comparer(before, after);
+  for (const auto& path : scope) {
+    auto left = before.find(path);
+    if (!left) return fail(left.error());
+    auto right = after.find(path);
+    if (!right) return fail(right.error());
+    if (auto done = comparer.nodes(path.text(), *left, *right, true); !done) return fail(done.error());
+  }
+  if (auto done = comparer.relinked(scope); !done) return fail(done.error());
+  return comparer.take();
+}
+
+}  // namespace okcvm::snapshots

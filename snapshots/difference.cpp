@@ -1,0 +1,110 @@
+#include "snapshots/difference.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace okcvm::snapshots {
+namespace {
+
+mode_t full_mode(const Node& node) {
+  const mode_t type = node.is_directory() ? S_IFDIR : node.type == NodeType::kLink ? S_IFLNK : S_IFREG;
+  return type | node.attributes.mode;
+}
+
+std::optional<std::uint64_t> size_of(const Node& node) {
+  return node.is_directory() ? std::nullopt : std::optional(node.size);
+}
+
+/// A file that went and one that came with the same bytes are one that was renamed.
+std::unordered_map<const Delta*, const Delta*> find_renames(const std::vector<Delta>& deltas) {
+  std::unordered_map<Oid, std::vector<const Delta*>, OidHash> gone;
+  const auto is_file = [](const Node* node) {
+    return node && node->type == NodeType::kFile && node->size > 0;
+  };
+  for (auto delta = deltas.rbegin(); delta != deltas.rend(); ++delta)
+    if (!delta->after && is_file(delta->before)) gone[delta->before->content].push_back(&*delta);
+  std::unordered_map<const Delta*, const Delta*> renames;  // both ways
+  for (const auto& delta : deltas) {
+    if (delta.before || !is_file(delta.after)) continue;
+    const auto found = gone.find(delta.after->content);
+    if (found == gone.end() || found->second.empty()) continue;
+    auto& sources = found->second;
+    // Among several the one of the same name, else the first.
+    const auto leaf = [](const Delta& of) { return of.path.substr(of.path.rfind('/') + 1); };
+    auto best = std::find_if(sources.begin(), sources.end(),
+                             [&](const Delta* source) { return leaf(*source) == leaf(delta); });
+    if (best == sources.end()) best = std::prev(sources.end());
+    renames.emplace(&delta, *best);
+    renames.emplace(*best, &delta);
+    sources.erase(best);
+  }
+  return renames;
+}
+
+Result<void> add_text(const Delta& delta, const ReadText& before, const ReadText& after, Difference& row) {
+  const auto read = [](const ReadText& reader, const std::string& path,
+                       const Node* node) -> Result<std::optional<std::string>> {
+    if (!node || node->is_directory()) return std::optional<std::string>("");
+    if (node->size > kMaxText) return std::optional<std::string>();
+    return reader(path, *node);
+  };
+  const bool is_directory =
+      (delta.before && delta.before->is_directory()) || (delta.after && delta.after->is_directory());
+  if (is_directory || (delta.before && delta.after && delta.before->content == delta.after->content))
+    return {};
+  auto old_bytes = read(before, delta.path, delta.before);
+  if (!old_bytes) return fail(old_bytes.error());
+  auto new_bytes = read(after, delta.path, delta.after);
+  if (!new_bytes) return fail(new_bytes.error());
+  if (*old_bytes && *new_bytes)
+    row.unified = unified_diff(**old_bytes, delta.path, **new_bytes, delta.path, row.binary);
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas, const ReadText& before,
+                                               const ReadText& after) {
+  const auto renames = find_renames(deltas);
+  std::vector<Difference> rows;
+  for (const auto& delta : deltas) {
+    if (delta.times_only) continue;
+    const auto rename = renames.find(&delta);
+    if (rename != renames.end() && !delta.after) continue;  // told with the name that it has now
+    auto path = RelPath::parse(delta.path);
+    if (!path) return fail(path.error());
+    Difference row{};
+    row.path = std::move(*path);
+    const Node* old_node = delta.before;
+    if (rename != renames.end()) {
+      row.kind = DifferenceKind::kRenamed;
+      auto from = RelPath::parse(rename->second->path);
+      if (!from) return fail(from.error());
+      row.renamed_from = std::move(*from);
+      old_node = rename->second->before;
+    } else {
+      row.kind = !delta.before  ? DifferenceKind::kAdded
+                 : !delta.after ? DifferenceKind::kRemoved
+                 : delta.content && (delta.before->type != delta.after->type ||
+                                     delta.before->content != delta.after->content)
+                     ? DifferenceKind::kChanged
+                     : DifferenceKind::kMetadata;
+    }
+    if (old_node) {
+      row.old_mode = full_mode(*old_node);
+      row.old_size = size_of(*old_node);
+    }
+    if (delta.after) {
+      row.new_mode = full_mode(*delta.after);
+      row.new_size = size_of(*delta.after);
+    }
+    if (before && after && row.kind != DifferenceKind::kRenamed)
+      if (auto added = add_text(delta, before, after, row); !added) return fail(added.error());
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace okcvm::snapshots

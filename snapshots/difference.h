@@ -1,0 +1,27 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "policy/error.h"
+#include "snapshots/compare.h"
+#include "snapshots/store.h"
+
+namespace okcvm::snapshots {
+
+/// Reads the bytes of a file or link of one side, for a text diff. Nothing: not to be had, or too large.
+using ReadText = std::function<Result<std::optional<std::string>>(const std::string& path, const Node& node)>;
+
+/// Files larger than this have no text diff; bytes.
+inline constexpr std::uint64_t kMaxText = 1 << 20;
+
+/// Deltas as rows for people, sorted by path: renames found (the same content, and not empty), times of a
+/// directory left out where entries in it came or went. With `before` and `after` given, with text diffs.
+Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas, const ReadText& before,
+                                               const ReadText& after);
+
+/// What `diff -u` would print, under the given names; empty for binary bytes, and then `binary` is set.
+std::string unified_diff(const std::string& old_bytes, const std::string& old_path,
+                         const std::string& new_bytes, const std::string& new_path, bool& binary);
+
+}  // namespace okcvm::snapshots

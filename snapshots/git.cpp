@@ -1,0 +1,34 @@
+#include "snapshots/git.h"
+
+#include <array>
+#include <cerrno>
+#include <mutex>
+#include <string_view>
+
+namespace okcvm::snapshots::git {
+
+void start() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    git_libgit2_init();
+    for (const int level : {GIT_CONFIG_LEVEL_PROGRAMDATA, GIT_CONFIG_LEVEL_SYSTEM, GIT_CONFIG_LEVEL_XDG,
+                            GIT_CONFIG_LEVEL_GLOBAL})
+      git_libgit2_opts(GIT_OPT_SET_SEARCH_PATH, level, "");
+    git_libgit2_opts(GIT_OPT_SET_TEMPLATE_PATH, "");
+    git_libgit2_opts(GIT_OPT_SET_OWNER_VALIDATION, 0);
+    git_libgit2_opts(GIT_OPT_ENABLE_FSYNC_GITDIR, 1);
+    git_libgit2_opts(GIT_OPT_ENABLE_STRICT_HASH_VERIFICATION, 1);
+  });
+}
+
+Error last_error(Code code, const std::string& what, std::string path) {
+  const int os_error = errno;
+  const git_error* error = git_error_last();
+  constexpr std::array kKept{ENOSPC, EDQUOT, EIO, EMFILE, ENFILE, EROFS};
+  if (error && error->klass == GIT_ERROR_OS)
+    for (const int kept : kKept)
+      if (os_error == kept) return Error::from_errno(kept, what, std::move(path));
+  return Error::of(code, what, std::move(path));
+}
+
+}  // namespace okcvm::snapshots::git

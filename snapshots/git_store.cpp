@@ -1,0 +1,195 @@
+#include "snapshots/git_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "snapshots/io.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+constexpr std::size_t kShortestPrefix = 4;
+
+Unexpected unknown(const std::string& snapshot) {
+  return fail(Code::kUnknownSnapshot,
+              "there is no snapshot \"" + snapshot.substr(0, 80) + "\"; list them to see their ids");
+}
+
+}  // namespace
+
+Result<SnapshotId> SnapshotId::parse(std::string_view text) {
+  if (!Oid::parse(text)) return fail(Code::kUnknownSnapshot, "a snapshot id is 40 lower-case hex digits");
+  return SnapshotId(std::string(text));
+}
+
+Result<std::unique_ptr<Store>> Store::open(StoreConfig config) try {
+  auto store = std::make_unique<GitStore>(std::move(config));
+  if (auto ready = store->recover(); !ready) return fail(ready.error());
+  return std::unique_ptr<Store>(std::move(store));
+} catch (const std::exception&) {
+  return fail_errno(ENOMEM, "the snapshots cannot be opened");
+}
+
+// -- One at a time
+// --------------------------------------------------------------------------------------------
+
+/// Runs one public call under both locks. The edge where exceptions end (only a lack of memory throws here).
+template <typename Answer, typename... Parameters, typename... Arguments>
+Result<Answer> GitStore::locked(Result<Answer> (GitStore::*work)(Parameters...), Arguments&&... arguments) {
+  MutexLock lock(mutex_);
+  try {
+    if (!repository_ && is_there(config_.repository)) {
+      auto opened = Repository::open(config_.repository);
+      if (!opened) return fail(opened.error());
+      repository_ = std::move(*opened);
+      index_ = std::make_unique<StatIndex>(repository_->own_folder());
+    }
+    FileDescriptor held;
+    if (repository_) {
+      auto file = lock_repository();
+      if (!file) return fail(file.error());
+      held = std::move(*file);
+      notice_others();
+    }
+    return (this->*work)(std::forward<Arguments>(arguments)...);
+  } catch (const std::exception&) {
+    return fail_errno(ENOMEM, "the work on snapshots was given up");
+  }
+}
+
+Result<Snapshot> GitStore::take(const std::string& label, const ChangeSource& changes,
+                                const Progress& progress) {
+  return locked(&GitStore::take_locked, label, changes, progress);
+}
+
+Result<std::vector<Snapshot>> GitStore::list(std::size_t limit) {
+  return locked(&GitStore::list_locked, limit);
+}
+
+Result<Snapshot> GitStore::find(const std::string& snapshot) {
+  return locked(&GitStore::find_locked, snapshot);
+}
+
+Result<std::vector<Difference>> GitStore::show(const std::string& snapshot, bool with_text) {
+  return locked(&GitStore::show_locked, snapshot, with_text);
+}
+
+Result<std::vector<Difference>> GitStore::diff(const std::string& from, const std::optional<std::string>& to,
+                                               const ChangeSource& changes, bool with_text) {
+  return locked(&GitStore::diff_locked, from, to, changes, with_text);
+}
+
+Result<RestoreResult> GitStore::restore(const std::string& snapshot, const std::vector<RelPath>& paths,
+                                        bool dry_run, const RestoreHooks& hooks, const Progress& progress) {
+  return locked(&GitStore::restore_locked, snapshot, paths, dry_run, hooks, progress);
+}
+
+Result<RestoreResult> GitStore::undo(const RestoreHooks& hooks, const Progress& progress) {
+  return locked(&GitStore::undo_locked, hooks, progress);
+}
+
+Result<Snapshot> GitStore::fork(const std::string& snapshot, const StoreConfig& target,
+                                const Progress& progress) {
+  return locked(&GitStore::fork_locked, snapshot, target, progress);
+}
+
+Result<VerifyReport> GitStore::verify(const std::string& snapshot, const ChangeSource& changes,
+                                      const Progress& progress) {
+  return locked(&GitStore::verify_locked, snapshot, changes, progress);
+}
+
+Result<FileDescriptor> GitStore::lock_repository() {
+  FileDescriptor file(
+      ::openat(repository_->own_folder(), "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return fail_errno(errno, "the snapshot repository cannot be locked");
+  while (::flock(file.get(), LOCK_EX) != 0)
+    if (errno != EINTR) return fail_errno(errno, "the snapshot repository cannot be locked");
+  return file;
+}
+
+/// Another process may have made the repository, or moved it on, since we last held the lock.
+void GitStore::notice_others() {
+  const auto newest = repository_->ref(kMainRef);
+  const bool as_known = history_ && (history_->empty() ? !newest : newest == history_->front());
+  if (as_known) return;
+  history_.reset();
+  repository_->refresh();
+}
+
+// -- Finding snapshots
+// ----------------------------------------------------------------------------------------
+
+Result<const std::vector<Oid>*> GitStore::history() {
+  if (history_) return &*history_;
+  std::vector<Oid> found;
+  for (auto next = repository_ ? repository_->ref(kMainRef) : std::nullopt; next;) {
+    found.push_back(*next);
+    auto parent = read_parent(*repository_, *next);
+    if (!parent) return fail(parent.error());
+    next = *parent;
+  }
+  history_ = std::move(found);
+  return &*history_;
+}
+
+Result<Oid> GitStore::resolve(const std::string& snapshot) {
+  const bool is_hex = snapshot.find_first_not_of("0123456789abcdef") == snapshot.npos;
+  if (!is_hex || snapshot.size() < kShortestPrefix || snapshot.size() > Oid::kHexSize)
+    return unknown(snapshot);
+  auto all = history();
+  if (!all) return fail(all.error());
+  std::optional<Oid> match;
+  for (const Oid& oid : **all) {
+    if (!oid.hex().starts_with(snapshot)) continue;
+    if (match)
+      return fail(Code::kAmbiguousPrefix,
+                  "more than one snapshot begins with " + snapshot + "; use more digits");
+    match = oid;
+  }
+  if (!match) return unknown(snapshot);
+  return *match;
+}
+
+Result<Commit> GitStore::commit_of(const std::string& snapshot) {
+  if (snapshot.empty()) {
+    auto all = history();
+    if (!all) return fail(all.error());
+    if ((*all)->empty()) return fail(Code::kUnknownSnapshot, "there is no snapshot yet; take one first");
+    return read_commit(*repository_, (*all)->front());
+  }
+  auto oid = resolve(snapshot);
+  if (!oid) return fail(oid.error());
+  return read_commit(*repository_, *oid);
+}
+
+Result<std::unique_ptr<Tree>> GitStore::open_tree(const Commit& commit) {
+  return Tree::open(*repository_, commit.names, totals_of(commit));
+}
+
+Result<std::vector<Snapshot>> GitStore::list_locked(std::size_t limit) {
+  auto all = history();
+  if (!all) return fail(all.error());
+  std::vector<Snapshot> snapshots;
+  for (const Oid& oid : **all) {
+    if (limit != 0 && snapshots.size() == limit) break;
+    auto commit = read_commit(*repository_, oid);
+    if (!commit) return fail(commit.error());
+    auto snapshot = to_snapshot(*repository_, *commit);
+    if (!snapshot) return fail(snapshot.error());
+    snapshots.push_back(std::move(*snapshot));
+  }
+  return snapshots;
+}
+
+Result<Snapshot> GitStore::find_locked(const std::string& snapshot) {
+  if (snapshot.empty()) return unknown(snapshot);
+  auto commit = commit_of(snapshot);
+  if (!commit) return fail(commit.error());
+  return to_snapshot(*repository_, *commit);
+}
+
+}  // namespace okcvm::snapshots

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policy/thread_annotations.h"
+#include "snapshots/capture.h"
+#include "snapshots/commit.h"
+#include "snapshots/disk.h"
+#include "snapshots/journal.h"
+#include "snapshots/plan.h"
+#include "snapshots/repository.h"
+#include "snapshots/stat_index.h"
+#include "snapshots/store.h"
+#include "snapshots/swap.h"
+#include "snapshots/tree.h"
+
+namespace okcvm::snapshots {
+
+/// The store on a git repository. One call at a time (mutex_), also between processes (a lock file that the
+/// kernel drops with its holder).
+class GitStore final : public Store {
+ public:
+  explicit GitStore(StoreConfig config) : config_(std::move(config)) {}
+
+  /// Called once, before anything else.
+  Result<void> recover() EXCLUDES(mutex_);
+
+  std::vector<RelPath> recovered() const override { return recovered_; }
+  Result<Snapshot> take(const std::string& label, const ChangeSource& changes,
+                        const Progress& progress) override;
+  Result<std::vector<Snapshot>> list(std::size_t limit) override;
+  Result<Snapshot> find(const std::string& snapshot) override;
+  Result<std::vector<Difference>> show(const std::string& snapshot, bool with_text) override;
+  Result<std::vector<Difference>> diff(const std::string& from, const std::optional<std::string>& to,
+                                       const ChangeSource& changes, bool with_text) override;
+  Result<RestoreResult> restore(const std::string& snapshot, const std::vector<RelPath>& paths, bool dry_run,
+                                const RestoreHooks& hooks, const Progress& progress) override;
+  Result<RestoreResult> undo(const RestoreHooks& hooks, const Progress& progress) override;
+  Result<Snapshot> fork(const std::string& snapshot, const StoreConfig& target,
+                        const Progress& progress) override;
+  Result<VerifyReport> verify(const std::string& snapshot, const ChangeSource& changes,
+                              const Progress& progress) override;
+
+ private:
+  /// A snapshot just taken, with its tree still in memory.
+  struct Taken {
+    Snapshot snapshot;
+    Commit commit;
+    std::unique_ptr<Tree> tree;
+  };
+  /// The workspace in memory, only named, not stored.
+  struct Live {
+    std::unique_ptr<Tree> tree;
+    Captured found;
+  };
+  /// The state that the change record counts from.
+  struct Base {
+    std::optional<Commit> commit;  // nothing: no snapshot yet
+    std::optional<Oid> newest;
+  };
+
+  // git_store.cpp
+  template <typename Answer, typename... Parameters, typename... Arguments>
+  Result<Answer> locked(Result<Answer> (GitStore::*work)(Parameters...), Arguments&&... arguments)
+      EXCLUDES(mutex_);
+  Result<FileDescriptor> lock_repository() REQUIRES(mutex_);
+  void notice_others() REQUIRES(mutex_);
+  Result<std::vector<Snapshot>> list_locked(std::size_t limit) REQUIRES(mutex_);
+  Result<Snapshot> find_locked(const std::string& snapshot) REQUIRES(mutex_);
+  Result<const std::vector<Oid>*> history() REQUIRES(mutex_);
+  Result<Oid> resolve(const std::string& snapshot) REQUIRES(mutex_);
+  Result<Commit> commit_of(const std::string& snapshot) REQUIRES(mutex_);
+  Result<std::unique_ptr<Tree>> open_tree(const Commit& commit) REQUIRES(mutex_);
+
+  // store_take.cpp
+  Result<Snapshot> take_locked(const std::string& label, const ChangeSource& changes,
+                               const Progress& progress) REQUIRES(mutex_);
+  Result<Base> base() REQUIRES(mutex_);
+  Result<Taken> take_now(const std::string& label, bool same_is_enough, const ChangeSource& changes,
+                         const Progress& progress) REQUIRES(mutex_);
+  Result<Oid> keep(Batch& batch, const Commit& commit, const Base& base, bool whole) REQUIRES(mutex_);
+  Result<Live> look_at_workspace(const ChangeSource& changes, bool everything, const Progress& progress)
+      REQUIRES(mutex_);
+
+  // store_diff.cpp
+  Result<std::vector<Difference>> show_locked(const std::string& snapshot, bool with_text) REQUIRES(mutex_);
+  Result<std::vector<Difference>> diff_locked(const std::string& from, const std::optional<std::string>& to,
+                                              const ChangeSource& changes, bool with_text) REQUIRES(mutex_);
+  Result<std::vector<Difference>> differences(Tree& before, Tree& after, bool after_is_live, bool with_text)
+      REQUIRES(mutex_);
+
+  // store_restore.cpp
+  Result<RestoreResult> restore_locked(const std::string& snapshot, const std::vector<RelPath>& paths,
+                                       bool dry_run, const RestoreHooks& hooks, const Progress& progress)
+      REQUIRES(mutex_);
+  Result<RestoreResult> undo_locked(const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
+  Result<RestoreResult> restore_now(const Commit& target, const std::vector<RelPath>& paths, bool dry_run,
+                                    const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
+  Result<Disk> reach_workspace() REQUIRES(mutex_);
+  Result<Oid> keep_base(const Commit& before, Tree& target, const Plan& plan, const Swap& swap)
+      REQUIRES(mutex_);
+  Result<void> finish_restore(const Journal& journal, const Disk& disk) REQUIRES(mutex_);
+
+  // store_recover.cpp
+  Result<void> recover_restore(const Journal& journal) REQUIRES(mutex_);
+  Result<void> converge(const Commit& before, const Commit& after, const Commit& wanted) REQUIRES(mutex_);
+
+  // store_fork.cpp
+  Result<Snapshot> fork_locked(const std::string& snapshot, const StoreConfig& target,
+                               const Progress& progress) REQUIRES(mutex_);
+  Result<void> share_objects(const Repository& target) REQUIRES(mutex_);
+  Result<void> write_out(const Commit& commit, const StoreConfig& target, const Progress& progress)
+      REQUIRES(mutex_);
+
+  // store_verify.cpp
+  Result<VerifyReport> verify_locked(const std::string& snapshot, const ChangeSource& changes,
+                                     const Progress& progress) REQUIRES(mutex_);
+
+  const StoreConfig config_;
+  std::vector<RelPath> recovered_;  // set by recover(), constant afterwards
+
+  Mutex mutex_;
+  std::unique_ptr<Repository> repository_ GUARDED_BY(mutex_);  // null until the first snapshot
+  std::unique_ptr<StatIndex> index_ GUARDED_BY(mutex_);
+  std::optional<std::vector<Oid>> history_ GUARDED_BY(mutex_);  // newest first; read when first asked for
+  bool untold_ GUARDED_BY(mutex_) = false;  // the change source may not know of the last snapshot
+};
+
+}  // namespace okcvm::snapshots

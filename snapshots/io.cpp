@@ -1,0 +1,111 @@
+#include "snapshots/io.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "policy/fault.h"
+
+namespace okcvm::snapshots {
+
+Result<void> write_all(int fd, std::string_view bytes, std::string_view what) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return fail_errno(written < 0 ? errno : EIO, what);
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+Result<void> write_all_at(int fd, std::string_view bytes, std::uint64_t offset, std::string_view what) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return fail_errno(written < 0 ? errno : EIO, what);
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
+  return {};
+}
+
+Result<std::size_t> read_at(int fd, char* buffer, std::size_t size, std::uint64_t offset) {
+  std::size_t done = 0;
+  while (done < size) {
+    const ssize_t got = ::pread(fd, buffer + done, size - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_errno(errno, "a file cannot be read");
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return done;
+}
+
+Result<std::string> read_file(int directory, const char* name) {
+  const FileDescriptor file(::openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file) return fail_errno(errno, "a file of the repository cannot be read");
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return fail_errno(errno, "a file of the repository cannot be read");
+  std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
+  auto got = read_at(file.get(), bytes.data(), bytes.size(), 0);
+  if (!got) return fail(got.error());
+  bytes.resize(*got);
+  return bytes;
+}
+
+Result<void> replace_file(int directory, const char* name, std::string_view bytes, bool durable) {
+  constexpr std::string_view kWhat = "a file of the repository cannot be written";
+  const std::string draft = std::string(name) + ".new";
+  fault_point("io.replace");
+  if (const int injected = fault_error("io.replace")) return fail_errno(injected, kWhat);
+  const FileDescriptor file(
+      ::openat(directory, draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return fail_errno(errno, kWhat);
+  auto written = write_all(file.get(), bytes, kWhat);
+  if (written && durable && ::fsync(file.get()) != 0) written = fail_errno(errno, kWhat);
+  if (written) {
+    fault_point("io.replace.rename");
+    if (::renameat(directory, draft.c_str(), directory, name) != 0) written = fail_errno(errno, kWhat);
+  }
+  if (!written) {
+    ::unlinkat(directory, draft.c_str(), 0);
+    return written;
+  }
+  if (durable && ::fsync(directory) != 0) return fail_errno(errno, kWhat);
+  return {};
+}
+
+bool is_there(const std::filesystem::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+Result<void> remove_tree(int directory, const char* name) {
+  fault_point("io.remove");
+  if (::unlinkat(directory, name, 0) == 0 || errno == ENOENT) return {};
+  if (errno != EISDIR && errno != EPERM) return fail_errno(errno, "a leftover cannot be removed");
+  const int fd = ::openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return fail_errno(errno, "a leftover cannot be removed");
+  DIR* stream = ::fdopendir(fd);
+  if (!stream) {
+    ::close(fd);
+    return fail_errno(ENOMEM, "a leftover cannot be removed");
+  }
+  Result<void> result;
+  while (const dirent* entry = ::readdir(stream)) {
+    const std::string_view child = entry->d_name;
+    if (child == "." || child == "..") continue;
+    if (result = remove_tree(fd, entry->d_name); !result) break;
+  }
+  ::closedir(stream);
+  if (!result) return result;
+  if (::unlinkat(directory, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
+    return fail_errno(errno, "a leftover cannot be removed");
+  return {};
+}
+
+}  // namespace okcvm::snapshots

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <sys/types.h>
+#include <time.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "policy/rel_path.h"
+#include "snapshots/oid.h"
+
+namespace okcvm::snapshots {
+
+enum class NodeType : std::uint8_t {
+  kUnknown,  // something happened to this name: what is there, if anything, is not known yet
+  kFile,
+  kDirectory,
+  kLink,
+};
+
+/// What git does not keep of an entry.
+struct Attributes {
+  mode_t mode = 0;  // permission bits, 07777
+  uid_t uid = 0;
+  gid_t gid = 0;
+  timespec modified{};
+  std::vector<std::pair<std::string, std::string>> xattrs;  // "user.*", sorted by name
+};
+
+bool operator==(const Attributes& a, const Attributes& b);
+
+/// What a change set says about a node. Bits of `Node::marks`.
+enum Mark : std::uint8_t {
+  kMarkEntry = 1,       // look at what stands there now
+  kMarkContent = 2,     // read its bytes again
+  kMarkAttributes = 4,  // stat it again
+  kMarkWhole = 8,       // a directory to be read without trust in what is known of it
+  kMarkBelow = 16,      // some node below has marks
+};
+
+/// One entry of a snapshot, or of the workspace while one is taken. A directory is loaded when it is first
+/// looked into; until then its two tree names stand for all that is below it.
+struct Node {
+  std::string name;
+  Node* parent = nullptr;
+  NodeType type = NodeType::kUnknown;
+  std::uint8_t marks = 0;
+  bool sparse = false;  // a file with holes
+  bool loaded = false;  // a directory whose attributes and children are here
+  bool stored = false;  // a directory that `tree` and `meta` describe as it is
+  bool known =
+      false;  // it is in the snapshot that the tree was opened from, here or, once moved, at `origin`
+  std::string origin;
+
+  Attributes attributes;
+  std::uint64_t size = 0;
+  Oid content;  // of a file or link
+
+  Oid tree;                                     // below workspace/; none when nothing in it is a file or link
+  Oid meta;                                     // below metadata/tree/
+  std::vector<std::unique_ptr<Node>> children;  // sorted by name
+
+  bool is_directory() const { return type == NodeType::kDirectory; }
+  Node* child(std::string_view child_name) const;
+  Node& add_child(std::unique_ptr<Node> node);
+  std::unique_ptr<Node> take_child(std::string_view child_name);
+  /// Names this and every directory above it as differing from what is stored.
+  void touch();
+  /// Sets marks and, in every directory above, kMarkBelow.
+  void mark(std::uint8_t bits);
+  /// From the session root.
+  std::string path() const;
+};
+
+/// The root of an empty tree.
+std::unique_ptr<Node> make_root();
+
+}  // namespace okcvm::snapshots

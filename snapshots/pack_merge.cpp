@@ -1,0 +1,153 @@
+#include "snapshots/pack_merge.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <vector>
+
+#include "policy/fault.h"
+#include "snapshots/disk.h"
+#include "snapshots/io.h"
+#include "snapshots/pack_writer.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+constexpr std::size_t kMaxPacks = 40;  // each costs a search whenever an object is looked for
+constexpr std::size_t kTrailer = Oid::kSize;
+constexpr std::size_t kIndexHead = 8 + 256 * 4;
+constexpr const char* kDraft = "merged";
+
+struct Pack {
+  std::string name;  // "pack-<40 digits>"
+  std::uint64_t size = 0;
+};
+
+std::uint32_t be32(std::string_view bytes, std::size_t at) {
+  std::uint32_t value = 0;
+  for (std::size_t i = at; i < at + 4; ++i) value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  return value;
+}
+
+/// Packs that consist of a pack and an index and nothing else, smallest first.
+std::vector<Pack> find_packs(int folder) {
+  std::vector<Pack> packs;
+  auto rows = rows_in(folder);
+  if (!rows) return packs;
+  std::unordered_set<std::string> names;
+  for (const auto& row : *rows) names.insert(row.name);
+  for (const auto& row : *rows) {
+    if (!row.name.ends_with(".pack") || !row.name.starts_with("pack-")) continue;
+    Pack pack{row.name.substr(0, row.name.size() - 5)};
+    const auto companions = std::count_if(rows->begin(), rows->end(), [&pack](const DiskRow& other) {
+      return other.name.starts_with(pack.name + ".");
+    });
+    struct stat status {};
+    if (companions != 2 || !names.contains(pack.name + ".idx") ||
+        ::fstatat(folder, row.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+      continue;
+    pack.size = static_cast<std::uint64_t>(status.st_size);
+    packs.push_back(std::move(pack));
+  }
+  std::sort(packs.begin(), packs.end(), [](const Pack& a, const Pack& b) { return a.size < b.size; });
+  return packs;
+}
+
+/// The small ones: up to where the next is at least twice as large as all before it together.
+void keep_small(std::vector<Pack>& packs) {
+  std::uint64_t sum = 0;
+  std::size_t count = 0;
+  for (const auto& pack : packs) {
+    if (count >= 2 && pack.size >= 2 * sum) break;
+    sum += pack.size;
+    ++count;
+  }
+  packs.resize(count);
+}
+
+/// Copies every object as it stands. False: this is not a pack of ours, or not intact.
+bool copy_pack(int folder, const Pack& pack, std::unordered_set<Oid, OidHash>& copied, PackWriter& writer) {
+  const auto index = read_file(folder, (pack.name + ".idx").c_str());
+  if (!index || index->size() < kIndexHead + 2 * kTrailer || be32(*index, 0) != 0xff744f63 ||
+      be32(*index, 4) != 2)
+    return false;
+  const std::size_t count = be32(*index, kIndexHead - 4);
+  if (index->size() != kIndexHead + count * 28 + 2 * kTrailer) return false;  // also: no offset past 2 GiB
+  struct Row {
+    std::uint64_t offset;
+    std::size_t number;
+  };
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < count; ++i) rows.push_back({be32(*index, kIndexHead + count * 24 + i * 4), i});
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.offset < b.offset; });
+  const FileDescriptor file(
+      ::openat(folder, (pack.name + ".pack").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file) return false;
+  for (std::size_t i = 0; i < count; ++i) {
+    PackEntry entry;
+    entry.oid = Oid::from_raw(index->data() + kIndexHead + rows[i].number * Oid::kSize);
+    entry.crc = be32(*index, kIndexHead + count * 20 + rows[i].number * 4);
+    const std::uint64_t end = i + 1 < count ? rows[i + 1].offset : pack.size - kTrailer;
+    if (end <= rows[i].offset || end > pack.size) return false;
+    entry.bytes.resize(end - rows[i].offset);
+    auto got = read_at(file.get(), entry.bytes.data(), entry.bytes.size(), rows[i].offset);
+    if (!got || *got != entry.bytes.size()) return false;
+    const auto kind = static_cast<unsigned char>(entry.bytes[0]) >> 4 & 7;
+    const auto crc =
+        crc32(0, reinterpret_cast<const Bytef*>(entry.bytes.data()), static_cast<uInt>(entry.bytes.size()));
+    if (kind < 1 || kind > 3 || crc != entry.crc) return false;
+    if (copied.insert(entry.oid).second && !writer.add(entry)) return false;
+  }
+  return true;
+}
+
+bool bring_in(int from, int folder, const Oid& checksum) {
+  const std::string name = "pack-" + checksum.hex();
+  for (const char* ending : {".pack", ".idx"}) {
+    fault_point("merge.rename");
+    if (::renameat(from, (std::string(kDraft) + ending).c_str(), folder, (name + ending).c_str()) != 0)
+      return false;
+  }
+  return ::fsync(folder) == 0;
+}
+
+}  // namespace
+
+void merge_packs(Repository& repository) {
+  const FileDescriptor folder(
+      ::openat(repository.folder(), "objects/pack", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) return;
+  auto packs = find_packs(folder.get());
+  if (packs.size() < kMaxPacks) return;
+  keep_small(packs);
+  const FileDescriptor incoming(
+      ::openat(repository.own_folder(), kIncoming, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!incoming) return;
+  PackWriter writer(incoming.get(), kDraft);
+  std::unordered_set<Oid, OidHash> copied;
+  bool intact = true;
+  for (const auto& pack : packs) intact = intact && copy_pack(folder.get(), pack, copied, writer);
+  const auto checksum =
+      intact && !writer.empty() ? writer.finish() : Result<Oid>(fail_errno(EUCLEAN, "a pack is damaged"));
+  if (!checksum || !bring_in(incoming.get(), folder.get(), *checksum)) {
+    for (const char* ending : {".pack", ".idx"})
+      ::unlinkat(incoming.get(), (std::string(kDraft) + ending).c_str(), 0);
+    return;
+  }
+  const std::string merged = "pack-" + checksum->hex();
+  for (const auto& pack : packs) {
+    if (pack.name == merged) continue;
+    // The index first: git looks for indexes, and an index without its pack would be an error.
+    for (const char* ending : {".idx", ".pack"}) {
+      fault_point("merge.remove");
+      ::unlinkat(folder.get(), (pack.name + ending).c_str(), 0);
+    }
+  }
+  static_cast<void>(repository.reopen());
+}
+
+}  // namespace okcvm::snapshots

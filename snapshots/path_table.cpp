@@ -1,0 +1,107 @@
+#include "snapshots/path_table.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "policy/rel_path.h"
+#include "snapshots/names.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+bool is_within(std::string_view path, std::string_view tree) {
+  return tree.empty() || path == tree ||
+         (path.size() > tree.size() && path.starts_with(tree) && path[tree.size()] == '/');
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> PathTable::find(std::string_view path) const {
+  const auto at = numbers_.find(path);
+  return at == numbers_.end() ? std::nullopt : std::optional(at->second);
+}
+
+void PathTable::remove(std::string_view path) {
+  if (const auto at = numbers_.find(path); at != numbers_.end()) numbers_.erase(at);
+}
+
+std::vector<std::string> PathTable::tree(std::string_view path) const {
+  std::vector<std::string> found;
+  // "a.b" sorts between "a" and "a/b", so what shares the prefix is looked through.
+  for (auto at = numbers_.lower_bound(path); at != numbers_.end() && at->first.starts_with(path); ++at)
+    if (is_within(at->first, path)) found.push_back(at->first);
+  return found;
+}
+
+void PathTable::remove_tree(std::string_view path) {
+  if (numbers_.empty()) return;
+  for (const auto& found : tree(path)) numbers_.erase(found);
+}
+
+void PathTable::move_tree(std::string_view from, std::string_view to) {
+  if (numbers_.empty()) return;
+  for (const auto& found : tree(from)) {
+    auto entry = numbers_.extract(found);
+    entry.key() = std::string(to) + found.substr(from.size());
+    numbers_.insert(std::move(entry));
+  }
+}
+
+std::map<std::uint32_t, std::vector<std::string>> PathTable::groups() const {
+  std::map<std::uint32_t, std::vector<std::string>> found;
+  for (const auto& [path, number] : numbers_) found[number].push_back(path);
+  return found;
+}
+
+std::vector<std::string> PathTable::group_of(std::string_view path) const {
+  std::vector<std::string> found;
+  const auto number = find(path);
+  if (!number) return found;
+  for (const auto& [other, other_number] : numbers_)
+    if (other_number == *number) found.push_back(other);
+  return found;
+}
+
+std::uint32_t PathTable::unused_number() const {
+  std::uint32_t highest = 0;
+  for (const auto& entry : numbers_) highest = std::max(highest, entry.second);
+  return highest + 1;
+}
+
+void PathTable::normalize() {
+  std::map<std::uint32_t, std::uint32_t> sizes;
+  for (const auto& entry : numbers_) ++sizes[entry.second];
+  std::erase_if(numbers_, [&sizes](const auto& entry) { return sizes[entry.second] < 2; });
+  std::map<std::uint32_t, std::uint32_t> renumbered;
+  for (auto& entry : numbers_)
+    entry.second =
+        renumbered.try_emplace(entry.second, static_cast<std::uint32_t>(renumbered.size()) + 1).first->second;
+}
+
+std::string PathTable::format() const {
+  std::string text;
+  for (const auto& [path, number] : numbers_)
+    text.append(std::to_string(number)).append(" ").append(to_line(path)).append("\n");
+  return text;
+}
+
+Result<PathTable> PathTable::parse(std::string_view text) {
+  const auto damaged = [] { return fail(Code::kCorrupt, "a list in the metadata of a snapshot is damaged"); };
+  PathTable table;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    if (end == text.npos) return damaged();
+    const auto line = text.substr(0, end);
+    std::uint32_t number = 0;
+    const auto [after, error] = std::from_chars(line.data(), line.data() + line.size(), number);
+    const auto used = static_cast<std::size_t>(after - line.data());
+    if (error != std::errc() || used >= line.size() || line[used] != ' ') return damaged();
+    std::string path = from_line(line.substr(used + 1));
+    if (!RelPath::parse(path)) return damaged();
+    table.numbers_.insert_or_assign(std::move(path), number);
+    text.remove_prefix(end + 1);
+  }
+  return table;
+}
+
+}  // namespace okcvm::snapshots

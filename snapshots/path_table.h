@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "policy/error.h"
+
+namespace okcvm::snapshots {
+
+/// A few paths of a whole snapshot that share something: hard links (the number is that of the group) or what
+/// was left out (the number is the letter of its type). It follows the moves and removals of a replay.
+class PathTable final {
+ public:
+  bool empty() const { return numbers_.empty(); }
+  const std::map<std::string, std::uint32_t, std::less<>>& numbers() const { return numbers_; }
+
+  std::optional<std::uint32_t> find(std::string_view path) const;
+  void set(std::string path, std::uint32_t number) { numbers_.insert_or_assign(std::move(path), number); }
+  void remove(std::string_view path);
+  /// The path itself and all below it.
+  void remove_tree(std::string_view path);
+  void move_tree(std::string_view from, std::string_view to);
+  /// The path itself and all below it, in order.
+  std::vector<std::string> tree(std::string_view path) const;
+
+  /// Paths by number. Members of a group come in order.
+  std::map<std::uint32_t, std::vector<std::string>> groups() const;
+  /// The other members of a path's group, and itself; empty if it has none.
+  std::vector<std::string> group_of(std::string_view path) const;
+  std::uint32_t unused_number() const;
+  /// Numbers groups of hard links from 1 by their first member, and drops those of one member only.
+  void normalize();
+
+  /// A line each, "NUMBER PATH", sorted by path.
+  std::string format() const;
+  static Result<PathTable> parse(std::string_view text);
+
+ private:
+  std::map<std::string, std::uint32_t, std::less<>> numbers_;
+};
+
+}  // namespace okcvm::snapshots

@@ -1,0 +1,140 @@
+#include "snapshots/replay.h"
+
+#include "policy/zones.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+Node& child_or_unknown(Node& directory, std::string_view name) {
+  if (Node* child = directory.child(name)) return *child;
+  auto node = std::make_unique<Node>();
+  node->name = name;
+  return directory.add_child(std::move(node));
+}
+
+/// The directory in which `path` stands, made up where it is not known yet.
+Result<Node*> reach_parent(Tree& tree, const RelPath& path) {
+  Node* node = &tree.root();
+  const RelPath parent = path.parent();
+  for (const auto part : parent.components()) {
+    if (auto loaded = tree.load(*node); !loaded) return fail(loaded.error());
+    node = &child_or_unknown(*node, part);
+    if (node->is_directory()) continue;
+    if (auto made = tree.become(*node, NodeType::kDirectory); !made) return fail(made.error());
+    node->mark(kMarkEntry | kMarkWhole);
+  }
+  if (auto loaded = tree.load(*node); !loaded) return fail(loaded.error());
+  return node;
+}
+
+/// Makes the node at `path`, if any, an unknown one, and marks it.
+Result<void> make_unknown(Tree& tree, const RelPath& path) {
+  if (!is_snapshotted(path)) return {};
+  auto node = tree.find(path);
+  if (!node) return fail(node.error());
+  if (*node)
+    if (auto changed = tree.become(**node, NodeType::kUnknown); !changed) return changed;
+  return mark(tree, path, kMarkEntry);
+}
+
+Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
+  if (from == to || to.is_within(from) || from.depth() < 2 || to.depth() < 2) {
+    // Refused by any kernel; zones themselves never move.
+    if (auto marked = make_unknown(tree, from); !marked) return marked;
+    return make_unknown(tree, to);
+  }
+  auto found = tree.find(from);
+  if (!found) return fail(found.error());
+  Node* node = *found;
+  if (!node || node->type == NodeType::kUnknown || !is_snapshotted(from) || !is_snapshotted(to)) {
+    if (auto marked = make_unknown(tree, from); !marked) return marked;
+    return make_unknown(tree, to);
+  }
+  auto place = reach_parent(tree, to);
+  if (!place) return fail(place.error());
+  if (Node* old = (*place)->child(to.leaf())) {
+    if (auto forgotten = tree.forget(*old); !forgotten) return forgotten;
+    (*place)->take_child(to.leaf());
+  }
+  if (node->known && node->origin.empty()) node->origin = known_path(*node);
+  Node* left = node->parent;
+  left->touch();
+  auto moved = left->take_child(from.leaf());
+  moved->name = to.leaf();
+  tree.links().move_tree(from.text(), to.text());
+  tree.left_out().move_tree(from.text(), to.text());
+  Node& arrived = (*place)->add_child(std::move(moved));
+  (*place)->touch();
+  arrived.mark(kMarkEntry);
+  if (auto marked = mark(tree, from, kMarkEntry); !marked) return marked;
+  return mark(tree, to, kMarkEntry);
+}
+
+}  // namespace
+
+bool is_snapshotted(const RelPath& path) {
+  return rule_of(zone_named(path.top())).snapshotted;
+}
+
+std::string known_path(const Node& node) {
+  if (!node.origin.empty() || !node.parent) return node.origin;
+  std::string text = known_path(*node.parent);
+  if (!text.empty()) text += '/';
+  return text += node.name;
+}
+
+Result<void> mark(Tree& tree, const RelPath& path, std::uint8_t bits) {
+  Node* node = &tree.root();
+  for (const auto part : path.components()) {
+    if (auto loaded = tree.load(*node); !loaded) return loaded;
+    node = &child_or_unknown(*node, part);
+    if (!node->is_directory()) break;
+  }
+  // A name came or went: its directory's own times changed.
+  if ((bits & kMarkEntry) && node->parent && node->parent->parent) node->parent->mark(kMarkAttributes);
+  const bool is_the_path = node->path() == path.text();
+  node->mark(is_the_path ? bits : static_cast<std::uint8_t>(kMarkEntry));
+  if (node->type == NodeType::kUnknown) node->mark(kMarkEntry);
+  return {};
+}
+
+Result<void> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree) {
+  if (changes.rescan) tree.root().mark(kMarkWhole);
+  for (const Change& change : changes.changes) {
+    if (change.path.is_root()) {
+      tree.root().mark(kMarkWhole);
+      continue;
+    }
+    const bool is_move = change.kind == ChangeKind::kMoved;
+    if (is_move && (changes.rescan || !moves_are_new)) {
+      for (const RelPath* path : {&change.path, &change.target}) {
+        if (!is_snapshotted(*path)) continue;
+        if (auto marked = mark(tree, *path, kMarkEntry | kMarkContent | kMarkWhole); !marked) return marked;
+      }
+      continue;
+    }
+    if (!is_snapshotted(change.path) && !(is_move && is_snapshotted(change.target))) continue;
+    Result<void> done;
+    switch (change.kind) {
+      case ChangeKind::kEntry:
+        done = mark(tree, change.path, kMarkEntry | kMarkContent);
+        break;
+      case ChangeKind::kContent:
+        done = mark(tree, change.path, kMarkContent);
+        break;
+      case ChangeKind::kAttributes:
+        done = mark(tree, change.path, kMarkAttributes);
+        break;
+      case ChangeKind::kTree:
+        done = mark(tree, change.path, kMarkEntry | kMarkContent | kMarkWhole);
+        break;
+      case ChangeKind::kMoved:
+        done = move(tree, change.path, change.target);
+        break;
+    }
+    if (!done) return done;
+  }
+  return {};
+}
+
+}  // namespace okcvm::snapshots

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+#include "snapshots/oid.h"
+
+namespace okcvm::snapshots {
+
+/// As git numbers them in packs (gitformat-pack(5)).
+enum class ObjectKind : std::uint8_t { kCommit = 1, kTree = 2, kBlob = 3 };
+
+/// The name that git gives these bytes.
+Oid hash_object(ObjectKind kind, std::string_view bytes);
+
+inline constexpr const char* kMainRef = "refs/heads/main";  // the newest snapshot
+inline constexpr const char* kBaseRef = "refs/okcvm/base";  // what the workspace is after a restore
+inline constexpr const char* kUndoRef = "refs/okcvm/undo";  // what the last restore started from
+inline constexpr const char* kOwnFolder = "okcvm";          // in the repository, ours: journal, index
+inline constexpr const char* kIncoming = "incoming";        // in our folder: objects on their way in
+
+/// One bare repository: objects by name and refs by compare-and-swap. Not thread-safe.
+class Repository final {
+ public:
+  /// `corrupt` if it cannot be opened.
+  static Result<std::unique_ptr<Repository>> open(const std::filesystem::path& folder);
+  /// Makes an empty one in a single step: a crash leaves none.
+  static Result<std::unique_ptr<Repository>> create(const std::filesystem::path& folder);
+  ~Repository();
+  Repository(const Repository&) = delete;
+  Repository& operator=(const Repository&) = delete;
+
+  /// The repository folder and our own folder in it, held open.
+  int folder() const { return folder_.get(); }
+  int own_folder() const { return own_folder_.get(); }
+  const std::filesystem::path& path() const { return path_; }
+
+  /// An object's bytes, checked against its name. `corrupt`, naming it, if absent, damaged or of another
+  /// kind.
+  Result<std::string> read(const Oid& oid, ObjectKind kind) const;
+  /// The same in pieces, for blobs that need not fit in memory. The name is checked after the last piece.
+  Result<void> read_stream(const Oid& oid, const std::function<Result<void>(std::string_view)>& sink) const;
+  bool contains(const Oid& oid) const;
+
+  std::optional<Oid> ref(const char* name) const;
+  /// Moves a ref that stands at `from` (nothing: that does not exist); `busy` if it stands elsewhere.
+  Result<void> move_ref(const char* name, const std::optional<Oid>& from, const Oid& to);
+
+  /// Looks for packs that came since.
+  void refresh();
+  /// Forgets everything read so far: after packs were removed.
+  Result<void> reopen();
+
+ private:
+  struct Handles;
+  Repository() = default;
+
+  std::filesystem::path path_;
+  FileDescriptor folder_;
+  FileDescriptor own_folder_;
+  std::unique_ptr<Handles> handles_;
+};
+
+}  // namespace okcvm::snapshots

@@ -1,0 +1,219 @@
+#include "snapshots/stat_index.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <array>
+#include <charconv>
+
+#include "snapshots/io.h"
+#include "snapshots/names.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+// Lines of a log: "+ PATH NUMBERS", "- PATH" (and all below), "> FROM TO", and at the end of what one
+// snapshot saw
+// "= COMMIT CRC" over the lines since the last such line.
+
+// Time stamps of a file system move in steps of up to a tick of the kernel (CONFIG_HZ=100: 10 ms); twice
+// that.
+constexpr std::int64_t kTickNs = 20'000'000;
+
+std::int64_t nanoseconds(const timespec& time) {
+  return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
+}
+
+std::string crc_of(std::string_view text) {
+  return std::to_string(
+      crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size())));
+}
+
+std::string_view take_word(std::string_view& line) {
+  const auto end = std::min(line.find(' '), line.size());
+  const auto word = line.substr(0, end);
+  line.remove_prefix(std::min(end + 1, line.size()));
+  return word;
+}
+
+std::int64_t take_number(std::string_view& line) {
+  std::int64_t value = 0;
+  const auto word = take_word(line);
+  std::from_chars(word.data(), word.data() + word.size(), value);
+  return value;
+}
+
+void append_row(std::string_view path, std::initializer_list<std::int64_t> numbers, std::string& out) {
+  out.append("+ ").append(to_line(path));
+  for (const auto number : numbers) out.append(" ").append(std::to_string(number));
+  out += '\n';
+}
+
+void read_row(std::string_view line, Identity& row) {
+  row.inode = static_cast<std::uint64_t>(take_number(line));
+  row.born_ns = take_number(line);
+}
+
+void read_row(std::string_view line, FileStamp& row) {
+  row.inode = static_cast<std::uint64_t>(take_number(line));
+  row.size = static_cast<std::uint64_t>(take_number(line));
+  row.modified_ns = take_number(line);
+  row.changed_ns = take_number(line);
+}
+
+void append_row(std::string_view path, const Identity& row, std::string& out) {
+  append_row(path, {static_cast<std::int64_t>(row.inode), row.born_ns}, out);
+}
+
+void append_row(std::string_view path, const FileStamp& row, std::string& out) {
+  append_row(path,
+             {static_cast<std::int64_t>(row.inode), static_cast<std::int64_t>(row.size), row.modified_ns,
+              row.changed_ns},
+             out);
+}
+
+template <typename Row>
+using Rows = std::map<std::string, Row, std::less<>>;
+
+/// The range of rows below a path: "path/" up to the first name that "/" cannot begin.
+template <typename Row>
+auto below(Rows<Row>& rows, const std::string& path) {
+  return std::pair(rows.lower_bound(path + '/'), rows.lower_bound(path + '0'));  // '0' follows '/'
+}
+
+template <typename Row>
+void remove_tree(Rows<Row>& rows, const std::string& path) {
+  rows.erase(path);
+  const auto [first, last] = below(rows, path);
+  rows.erase(first, last);
+}
+
+template <typename Row>
+void move_tree(Rows<Row>& rows, const std::string& from, const std::string& to) {
+  Rows<Row> moved;
+  const auto take = [&](const std::string& path) {
+    auto entry = rows.extract(path);
+    if (!entry) return;
+    entry.key() = to + path.substr(from.size());
+    moved.insert(std::move(entry));
+  };
+  std::vector<std::string> paths{from};
+  for (auto [at, last] = below(rows, from); at != last; ++at) paths.push_back(at->first);
+  for (const auto& path : paths) take(path);
+  remove_tree(rows, to);
+  rows.merge(moved);
+}
+
+template <typename Row>
+void apply(std::string_view line, Rows<Row>& rows) {
+  const auto what = take_word(line);
+  const std::string path = from_line(take_word(line));
+  if (what == "+") read_row(line, rows[path]);
+  if (what == "-") remove_tree(rows, path);
+  if (what == ">") move_tree(rows, path, from_line(take_word(line)));
+}
+
+}  // namespace
+
+FileStamp stamp_of(const struct stat& status) {
+  return {status.st_ino, static_cast<std::uint64_t>(status.st_size), nanoseconds(status.st_mtim),
+          nanoseconds(status.st_ctim)};
+}
+
+template <typename Row>
+void StatIndex::load(Log<Row>& log) {
+  if (log.loaded_for == base_) return;
+  log.rows.clear();
+  log.loaded_for = base_;
+  const auto text = read_file(folder_, log.file_name);
+  if (!text) return;
+  bool reached = false;
+  std::size_t batch = 0;
+  for (std::size_t start = 0; start < text->size() && !reached;) {
+    const auto end = text->find('\n', start);
+    if (end == text->npos) break;
+    std::string_view line = std::string_view(*text).substr(start, end - start);
+    if (line.starts_with("= ")) {
+      line.remove_prefix(2);
+      const auto commit = Oid::parse(take_word(line));
+      if (!commit || line != crc_of(std::string_view(*text).substr(batch, start - batch))) break;
+      for (std::size_t at = batch; at < start;) {
+        const auto row_end = text->find('\n', at);
+        apply(std::string_view(*text).substr(at, row_end - at), log.rows);
+        at = row_end + 1;
+      }
+      batch = end + 1;
+      reached = *commit == base_;
+    }
+    start = end + 1;
+  }
+  if (!reached) log.rows.clear();
+}
+
+std::optional<Identity> StatIndex::folder(std::string_view path) {
+  load(folders_);
+  const auto at = folders_.rows.find(path);
+  return at == folders_.rows.end() ? std::nullopt : std::optional(at->second);
+}
+
+std::optional<FileStamp> StatIndex::file(std::string_view path) {
+  load(files_);
+  const auto at = files_.rows.find(path);
+  return at == files_.rows.end() ? std::nullopt : std::optional(at->second);
+}
+
+void StatIndex::saw_folder(std::string_view path, const Identity& identity) {
+  append_row(path, identity, folders_.pending);
+}
+
+void StatIndex::saw_file(std::string_view path, const FileStamp& stamp, std::int64_t now_ns) {
+  if (stamp.changed_ns + kTickNs > now_ns) {
+    files_.pending.append("- ").append(to_line(path)).append("\n");
+    return;
+  }
+  append_row(path, stamp, files_.pending);
+}
+
+void StatIndex::moved(std::string_view from, std::string_view to) {
+  const std::string line = "> " + to_line(from) + " " + to_line(to) + "\n";
+  folders_.pending += line;
+  files_.pending += line;
+}
+
+void StatIndex::removed(std::string_view path) {
+  const std::string line = "- " + to_line(path) + "\n";
+  folders_.pending += line;
+  files_.pending += line;
+}
+
+template <typename Row>
+void StatIndex::append(Log<Row>& log, const Oid& snapshot, bool anew) {
+  std::string text = std::move(log.pending);
+  log.pending.clear();
+  const std::string crc = crc_of(text);
+  text.append("= ").append(snapshot.hex()).append(" ").append(crc).append("\n");
+  // What does not get written here only makes a later snapshot slower, so errors are not reported.
+  if (anew) {
+    if (!replace_file(folder_, log.file_name, text, false)) ::unlinkat(folder_, log.file_name, 0);
+    return;
+  }
+  const FileDescriptor file(::openat(folder_, log.file_name, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW));
+  if (file && !write_all(file.get(), text, "index")) ::unlinkat(folder_, log.file_name, 0);
+}
+
+void StatIndex::commit(const Oid& snapshot, bool anew) {
+  append(folders_, snapshot, anew);
+  append(files_, snapshot, anew);
+  // What the rows in memory said of the base no longer holds; they are read again when they are next needed.
+  folders_.rows.clear();
+  files_.rows.clear();
+  folders_.loaded_for = files_.loaded_for = Oid{};
+}
+
+void StatIndex::drop() {
+  folders_.pending.clear();
+  files_.pending.clear();
+}
+
+}  // namespace okcvm::snapshots

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "policy/error.h"
+#include "snapshots/disk.h"
+#include "snapshots/oid.h"
+
+namespace okcvm::snapshots {
+
+/// How a file looked when it was read.
+struct FileStamp {
+  std::uint64_t inode = 0;
+  std::uint64_t size = 0;
+  std::int64_t modified_ns = 0;
+  std::int64_t changed_ns = 0;
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+FileStamp stamp_of(const struct stat& status);
+
+/// Which inodes the entries of the last snapshot were: what makes a renamed folder recognisable and a full
+/// comparison cheap. A local log in the repository folder that each snapshot appends to; nothing but time is
+/// lost with it, and whatever in it is doubtful counts as absent. Folders and files have a log each, as
+/// folders are few and asked for often. Not thread-safe.
+class StatIndex final {
+ public:
+  /// `folder` is borrowed.
+  explicit StatIndex(int folder) : folder_(folder) {}
+
+  /// The snapshot (or restored state) that the answers below must be about; others answer nothing.
+  void set_base(const Oid& base) { base_ = base; }
+  /// Paths are those of that snapshot.
+  std::optional<Identity> folder(std::string_view path);
+  /// Nothing also for a file that was changed so shortly before it was read that a later change need not
+  /// show.
+  std::optional<FileStamp> file(std::string_view path);
+
+  /// What the next snapshot found, in order. Kept when that is `commit`ted, else to be dropped.
+  void saw_folder(std::string_view path, const Identity& identity);
+  void saw_file(std::string_view path, const FileStamp& stamp, std::int64_t now_ns);
+  void moved(std::string_view from, std::string_view to);
+  void removed(std::string_view path);
+  /// Appends what was seen. `anew`: all of it was seen, so older logs are replaced.
+  void commit(const Oid& snapshot, bool anew);
+  void drop();
+
+ private:
+  template <typename Row>
+  struct Log {
+    const char* file_name;
+    std::string pending;
+    std::map<std::string, Row, std::less<>> rows;
+    Oid loaded_for;
+  };
+  template <typename Row>
+  void load(Log<Row>& log);
+  template <typename Row>
+  void append(Log<Row>& log, const Oid& snapshot, bool anew);
+
+  int folder_;
+  Oid base_;
+  Log<Identity> folders_{"folders.index", {}, {}, {}};
+  Log<FileStamp> files_{"files.index", {}, {}, {}};
+};
+
+}  // namespace okcvm::snapshots

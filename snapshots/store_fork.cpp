@@ -1,0 +1,101 @@
+// A new session from a snapshot.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "policy/fault.h"
+#include "snapshots/git_store.h"
+#include "snapshots/io.h"
+#include "snapshots/staging.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+constexpr std::string_view kWhat = "the fork cannot be made";
+
+/// Objects never change, so a second name does; across file systems it takes a copy.
+Result<void> share_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+  fault_point("fork.share");
+  if (::link(from.c_str(), to.c_str()) == 0 || errno == EEXIST) return {};
+  if (errno != EXDEV && errno != EMLINK && errno != EPERM) return fail_errno(errno, kWhat);
+  std::error_code error;
+  std::filesystem::copy_file(from, to, error);
+  if (error) return fail_errno(error.value(), kWhat);
+  return {};
+}
+
+}  // namespace
+
+Result<void> GitStore::share_objects(const Repository& target) {
+  std::error_code error;
+  const auto from = config_.repository / "objects", to = target.path() / "objects";
+  auto at = std::filesystem::recursive_directory_iterator(from, error);
+  for (; !error && at != std::filesystem::recursive_directory_iterator(); at.increment(error)) {
+    const auto inside = to / at->path().lexically_relative(from);
+    if (at->is_directory(error)) {
+      std::filesystem::create_directories(inside, error);
+    } else if (auto shared = share_file(at->path(), inside); !shared) {
+      return shared;
+    }
+  }
+  if (error) return fail_errno(error.value(), kWhat);
+  if (::syncfs(target.folder()) != 0) return fail_errno(errno, kWhat);
+  return {};
+}
+
+/// Builds the workspace under another name and brings it in with one rename.
+Result<void> GitStore::write_out(const Commit& commit, const StoreConfig& target, const Progress& progress) {
+  const std::string draft = target.workspace.string() + ".new";
+  fault_point("fork.workspace");
+  if (::mkdir(draft.c_str(), 0700) != 0) return fail_errno(errno, kWhat);
+  auto disk = Disk::open(draft);
+  if (!disk || !*disk) return fail_errno(EIO, kWhat);
+  auto tree = open_tree(commit);
+  if (!tree) return fail(tree.error());
+  if (auto loaded = (*tree)->load((*tree)->root()); !loaded) return loaded;
+  auto zones_folder = (*disk)->open_directory("");
+  if (!zones_folder) return fail(zones_folder.error());
+  Staging staging(*repository_, Disk(std::move(*zones_folder)), progress);
+  for (const auto& zone : (*tree)->root().children) {
+    if (auto loaded = (*tree)->load(*zone); !loaded) return loaded;
+    zone->attributes.uid = target.owner_uid;
+    zone->attributes.gid = target.owner_gid;
+    if (auto built = staging.build(**tree, *zone, zone->name, zone->name, false); !built) return built;
+  }
+  if (::syncfs((*disk)->root()) != 0) return fail_errno(errno, kWhat);
+  fault_point("fork.publish");
+  if (::renameat2(AT_FDCWD, draft.c_str(), AT_FDCWD, target.workspace.c_str(), RENAME_NOREPLACE) != 0)
+    return fail_errno(errno, kWhat);
+  return {};
+}
+
+Result<Snapshot> GitStore::fork_locked(const std::string& snapshot, const StoreConfig& target,
+                                       const Progress& progress) {
+  auto commit = commit_of(snapshot);
+  if (!commit) return fail(commit.error());
+  if (is_there(target.workspace) || is_there(target.repository))
+    return fail(Code::kAlreadyExists, "the new session has files or snapshots already");
+  std::error_code ignored;
+  std::filesystem::remove_all(target.workspace.string() + ".new", ignored);
+  const auto clear = [&] {
+    std::filesystem::remove_all(target.workspace.string() + ".new", ignored);
+    std::filesystem::remove_all(target.repository, ignored);
+  };
+  auto created = Repository::create(target.repository);
+  if (!created) return fail(created.error());
+  auto done = share_objects(**created);
+  if (done) done = (*created)->reopen();
+  if (done) done = (*created)->move_ref(kMainRef, std::nullopt, commit->oid);
+  if (done) done = write_out(*commit, target, progress);
+  if (!done) {
+    clear();
+    return fail(done.error());
+  }
+  return to_snapshot(*repository_, *commit);
+}
+
+}  // namespace okcvm::snapshots

@@ -1,0 +1,142 @@
+// Going back.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "policy/fault.h"
+#include "snapshots/difference.h"
+#include "snapshots/git_store.h"
+#include "snapshots/staging_folder.h"
+#include "snapshots/swap.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+constexpr std::size_t kShortId = 8;
+
+}  // namespace
+
+Result<RestoreResult> GitStore::restore_locked(const std::string& snapshot, const std::vector<RelPath>& paths,
+                                               bool dry_run, const RestoreHooks& hooks,
+                                               const Progress& progress) {
+  if (snapshot.empty()) return fail(Code::kUnknownSnapshot, "say which snapshot to restore");
+  auto target = commit_of(snapshot);
+  if (!target) return fail(target.error());
+  return restore_now(*target, paths, dry_run, hooks, progress);
+}
+
+Result<RestoreResult> GitStore::undo_locked(const RestoreHooks& hooks, const Progress& progress) {
+  const auto before = repository_ ? repository_->ref(kUndoRef) : std::nullopt;
+  if (!before) return fail(Code::kUnknownSnapshot, "nothing was restored yet, so there is nothing to undo");
+  auto target = read_commit(*repository_, *before);
+  if (!target) return fail(target.error());
+  return restore_now(*target, {}, false, hooks, progress);
+}
+
+Result<Disk> GitStore::reach_workspace() {
+  fault_point("restore.workspace");
+  if (::mkdir(config_.workspace.c_str(), 0700) != 0 && errno != EEXIST)
+    return fail_errno(errno, "the workspace cannot be made");
+  auto disk = Disk::open(config_.workspace);
+  if (!disk) return fail(disk.error());
+  if (!*disk) return fail_errno(ENOENT, "the workspace cannot be opened");
+  return std::move(**disk);
+}
+
+Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vector<RelPath>& paths,
+                                            bool dry_run, const RestoreHooks& hooks,
+                                            const Progress& progress) {
+  auto wanted = open_tree(target);
+  if (!wanted) return fail(wanted.error());
+  if (dry_run) {
+    auto live = look_at_workspace(hooks.changes, false, progress);
+    if (!live) return fail(live.error());
+    auto plan = make_plan(*live->tree, **wanted, paths);
+    if (!plan) return fail(plan.error());
+    auto rows = to_differences(plan->deltas, nullptr, nullptr);
+    if (!rows) return fail(rows.error());
+    return RestoreResult{std::move(*rows), std::nullopt};
+  }
+
+  const auto hold = hooks.hold ? hooks.hold() : nullptr;
+  auto taken = take_now("Before the restore of " + target.oid.hex().substr(0, kShortId), true, hooks.changes,
+                        progress);
+  if (!taken) return fail(taken.error());
+  auto plan = make_plan(*taken->tree, **wanted, paths);
+  if (!plan) return fail(plan.error());
+  auto rows = to_differences(plan->deltas, nullptr, nullptr);
+  if (!rows) return fail(rows.error());
+  RestoreResult result{std::move(*rows), taken->snapshot};
+  Journal journal{taken->commit.oid, taken->commit.oid};
+  if (plan->deltas.empty()) {
+    if (auto moved = repository_->move_ref(kUndoRef, repository_->ref(kUndoRef), journal.before); !moved)
+      return fail(moved.error());
+    return result;
+  }
+
+  auto disk = reach_workspace();
+  if (!disk) return fail(disk.error());
+  auto folder = StagingFolder::make(*disk);
+  if (!folder) return fail(folder.error());
+  Staging staging(*repository_, folder->take(), progress);
+  Swap swap(*disk, staging, *taken->tree, **wanted, plan->deltas, plan->scope);
+  if (auto ready = swap.prepare(); !ready) return fail(ready.error());
+  auto base = keep_base(taken->commit, **wanted, *plan, swap);
+  if (!base) return fail(base.error());
+  journal.base = *base;
+  if (auto written = journal.write(*repository_); !written) return fail(written.error());
+
+  if (auto applied = swap.apply(); !applied) {
+    const Error failed = applied.error();
+    if (swap.is_whole()) {
+      if (auto removed = Journal::remove(*repository_); !removed) return fail(removed.error());
+      Batch::drop_intent(*repository_);
+    } else {
+      folder->remove();
+      if (auto settled = recover_restore(journal); !settled) return fail(settled.error());
+      if (hooks.invalidate) hooks.invalidate(plan->paths());
+    }
+    return fail(failed);
+  }
+  if (auto finished = finish_restore(journal, *disk); !finished) return fail(finished.error());
+  for (const auto& delta : plan->deltas)
+    if (delta.top) index_->removed(delta.path);
+  index_->commit(journal.base, false);
+  if (hooks.invalidate) hooks.invalidate(plan->paths());
+  return result;
+}
+
+/// The state to come, as a commit on top of the newest snapshot: the next snapshot counts from it.
+Result<Oid> GitStore::keep_base(const Commit& before, Tree& target, const Plan& plan, const Swap& swap) {
+  auto tree = open_tree(before);
+  if (!tree) return fail(tree.error());
+  if (auto grafted = graft(plan, target, swap.link_sources(), **tree); !grafted) return fail(grafted.error());
+  Batch batch(*repository_);
+  auto names = (*tree)->write(batch);
+  if (!names) return fail(names.error());
+  Commit commit = before;
+  commit.parent = repository_->ref(kMainRef);
+  commit.label = "State after a restore";
+  commit.in_flight.clear();
+  const Totals& totals = (*tree)->totals();
+  commit.stats = {totals.files, totals.directories, totals.bytes, 0, 0, false};
+  commit.names = *names;
+  auto oid = write_commit(batch, commit);
+  if (!oid) return oid;
+  if (auto published = batch.publish(*oid); !published) return fail(published.error());
+  return oid;
+}
+
+/// The workspace is as wanted: makes that durable, and says so in the refs.
+Result<void> GitStore::finish_restore(const Journal& journal, const Disk& disk) {
+  if (::syncfs(disk.root()) != 0) return fail_errno(errno, "the restored files cannot be written to disk");
+  if (auto moved = repository_->move_ref(kBaseRef, repository_->ref(kBaseRef), journal.base); !moved)
+    return moved;
+  if (auto moved = repository_->move_ref(kUndoRef, repository_->ref(kUndoRef), journal.before); !moved)
+    return moved;
+  Batch::drop_intent(*repository_);
+  return Journal::remove(*repository_);
+}
+
+}  // namespace okcvm::snapshots

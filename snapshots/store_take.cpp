@@ -1,0 +1,181 @@
+// Taking snapshots.
+
+#include <algorithm>
+
+#include "snapshots/capture.h"
+#include "snapshots/git_store.h"
+#include "snapshots/pack_merge.h"
+#include "snapshots/replay.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+ChangeSet cut_from(const Store::ChangeSource& changes) {
+  if (changes.cut) return changes.cut();
+  ChangeSet unknown;
+  unknown.rescan = true;
+  unknown.rescan_reason = "nobody recorded changes";
+  return unknown;
+}
+
+/// Files that were open for writing when the set was cut, if they are in the snapshot.
+Result<void> add_open_files(const ChangeSet& set, Tree& tree, std::vector<RelPath>& in_flight) {
+  for (const auto& path : set.in_flight) {
+    if (!is_snapshotted(path)) continue;
+    auto node = tree.find(path);
+    if (!node) return fail(node.error());
+    if (*node && (*node)->type == NodeType::kFile) in_flight.push_back(path);
+  }
+  std::sort(in_flight.begin(), in_flight.end());
+  in_flight.erase(std::unique(in_flight.begin(), in_flight.end()), in_flight.end());
+  return {};
+}
+
+timespec now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_REALTIME, &time);
+  return time;
+}
+
+}  // namespace
+
+Result<Snapshot> GitStore::take_locked(const std::string& label, const ChangeSource& changes,
+                                       const Progress& progress) {
+  auto taken = take_now(label, label.empty(), changes, progress);
+  if (!taken) return fail(taken.error());
+  return std::move(taken->snapshot);
+}
+
+/// After a restore the workspace is not what the newest snapshot holds but what the base ref names, a commit
+/// on top of it that is not itself a snapshot. Once a newer one is taken, that commit's parent is no longer
+/// the newest.
+Result<GitStore::Base> GitStore::base() {
+  Base found;
+  found.newest = repository_->ref(kMainRef);
+  if (!found.newest) return found;
+  auto restored = repository_->ref(kBaseRef);
+  if (restored) {
+    auto parent = read_parent(*repository_, *restored);
+    if (!parent) return fail(parent.error());
+    if (*parent != found.newest) restored.reset();
+  }
+  auto commit = read_commit(*repository_, restored.value_or(*found.newest));
+  if (!commit) return fail(commit.error());
+  found.commit = std::move(*commit);
+  return found;
+}
+
+Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_is_enough,
+                                           const ChangeSource& changes, const Progress& progress) {
+  if (!repository_) {
+    auto created = Repository::create(config_.repository);
+    if (!created) return fail(created.error());
+    repository_ = std::move(*created);
+    index_ = std::make_unique<StatIndex>(repository_->own_folder());
+    history_.reset();
+  }
+  auto from = base();
+  if (!from) return fail(from.error());
+  const ChangeSet set = cut_from(changes);
+  const bool whole = !from->commit || set.rescan;
+  auto tree = from->commit ? open_tree(*from->commit) : std::make_unique<Tree>(repository_.get());
+  if (!tree) return fail(tree.error());
+  Tree& live = **tree;
+  const bool is_newest = from->commit && from->commit->oid == *from->newest;
+  if (set.empty() && is_newest && same_is_enough) {
+    auto same = to_snapshot(*repository_, *from->commit);
+    if (!same) return fail(same.error());
+    return Taken{std::move(*same), *from->commit, std::move(*tree)};
+  }
+
+  if (auto replayed = replay(set, !untold_, live); !replayed) return fail(replayed.error());
+  if (whole) live.root().mark(kMarkWhole);
+  auto disk = Disk::open(config_.workspace);
+  if (!disk) return fail(disk.error());
+  Batch batch(*repository_);
+  index_->drop();
+  index_->set_base(from->commit ? from->commit->oid : Oid{});
+  Capture capture(live, *disk ? &**disk : nullptr, batch, {index_.get(), whole && from->commit}, progress);
+  auto found = capture.run();
+  if (!found) return fail(found.error());
+  auto names = live.write(batch);
+  if (!names) return fail(names.error());
+  if (auto added = add_open_files(set, live, found->in_flight); !added) return fail(added.error());
+
+  std::optional<Commit> newest;
+  if (is_newest) newest = from->commit;
+  if (!is_newest && from->newest && same_is_enough) {
+    auto read = read_commit(*repository_, *from->newest);
+    if (!read) return fail(read.error());
+    newest = std::move(*read);
+  }
+  Commit commit;
+  if (same_is_enough && newest && newest->names == *names) {
+    commit = *newest;
+    if (set.rescan) index_->commit(from->commit->oid, true);
+  } else {
+    const Totals& totals = live.totals();
+    commit.parent = from->newest;
+    commit.label = label;
+    commit.created_at = now();
+    commit.stats = {totals.files, totals.directories, totals.bytes, found->entries, found->bytes, set.rescan};
+    commit.in_flight = found->in_flight;
+    commit.names = *names;
+    auto oid = keep(batch, commit, *from, whole);
+    if (!oid) return fail(oid.error());
+    commit.oid = *oid;
+  }
+  if (changes.retire) changes.retire(set);
+  untold_ = false;
+  Batch::drop_intent(*repository_);
+  auto snapshot = to_snapshot(*repository_, commit);
+  if (!snapshot) return fail(snapshot.error());
+  snapshot->stats.rescanned = set.rescan;
+  snapshot->in_flight = std::move(found->in_flight);
+  snapshot->still_mapped = std::move(found->still_mapped);
+  merge_packs(*repository_);
+  return Taken{std::move(*snapshot), std::move(commit), std::move(*tree)};
+}
+
+/// Objects first, then the ref: from then on the snapshot is there.
+Result<Oid> GitStore::keep(Batch& batch, const Commit& commit, const Base& from, bool whole) {
+  auto oid = write_commit(batch, commit);
+  if (!oid) return oid;
+  if (auto published = batch.publish(*oid); !published) return fail(published.error());
+  if (auto moved = repository_->move_ref(kMainRef, from.newest, *oid); !moved) {
+    const Error failed = moved.error();
+    if (auto undone = Batch::recover(*repository_); !undone) return fail(undone.error());
+    return fail(failed);
+  }
+  index_->commit(*oid, whole);
+  if (history_) history_->insert(history_->begin(), *oid);
+  return oid;
+}
+
+/// Names everything and stores nothing. `everything`: trusts no record, reads all.
+Result<GitStore::Live> GitStore::look_at_workspace(const ChangeSource& changes, bool everything,
+                                                   const Progress& progress) {
+  auto from = base();
+  if (!from) return fail(from.error());
+  auto tree = from->commit ? open_tree(*from->commit) : std::make_unique<Tree>(repository_.get());
+  if (!tree) return fail(tree.error());
+  auto disk = Disk::open(config_.workspace);
+  if (!disk) return fail(disk.error());
+  const bool whole = everything || !from->commit;
+  ChangeSet set;
+  if (!whole) set = cut_from(changes);
+  if (auto replayed = replay(set, !untold_, **tree); !replayed) return fail(replayed.error());
+  if (whole) (*tree)->root().mark(kMarkWhole);
+  Batch names_only;
+  index_->drop();
+  index_->set_base(from->commit ? from->commit->oid : Oid{});
+  Capture capture(**tree, *disk ? &**disk : nullptr, names_only, {index_.get(), set.rescan}, progress);
+  auto found = capture.run();
+  index_->drop();
+  if (!found) return fail(found.error());
+  // Subtrees are compared by name: those that were looked at get theirs.
+  if (auto named = (*tree)->write(names_only); !named) return fail(named.error());
+  return Live{std::move(*tree), std::move(*found)};
+}
+
+}  // namespace okcvm::snapshots

@@ -1,0 +1,108 @@
+// Is everything there, and intact?
+
+#include <unordered_set>
+
+#include "snapshots/difference.h"
+#include "snapshots/git_store.h"
+#include "snapshots/git_tree.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+/// Reads every object that can be reached and notes what cannot be.
+class Inspector {
+ public:
+  Inspector(const Repository& repository, VerifyReport& report, const Progress& progress)
+      : repository_(repository), report_(report), progress_(progress) {}
+
+  /// `busy` if asked to stop.
+  Result<void> commits(std::optional<Oid> next) {
+    while (next && seen_.insert(*next).second) {
+      if (auto told = count(); !told) return told;
+      auto bytes = repository_.read(*next, ObjectKind::kCommit);
+      if (!bytes) {
+        report_.problems.push_back("snapshot " + next->hex() + ": " + bytes.error().message);
+        return {};
+      }
+      const auto commit = read_commit(repository_, *next);
+      if (!commit) report_.problems.push_back("snapshot " + next->hex() + ": " + commit.error().message);
+      const auto tree = bytes->starts_with("tree ")
+                            ? Oid::parse(std::string_view(*bytes).substr(5, Oid::kHexSize))
+                            : std::nullopt;
+      if (tree)
+        if (auto done = trees(*tree, ""); !done) return done;
+      auto parent = read_parent(repository_, *next);
+      next = parent ? *parent : std::nullopt;
+    }
+    return {};
+  }
+
+ private:
+  Result<void> count() {
+    ++report_.objects;
+    if (!progress_ || report_.objects % 256 != 0 || progress_("verifying", report_.objects, 0)) return {};
+    return fail(Code::kBusy, "the work was stopped as asked");
+  }
+
+  Result<void> trees(const Oid& oid, const std::string& path) {
+    if (!seen_.insert(oid).second) return {};
+    if (auto told = count(); !told) return told;
+    auto bytes = repository_.read(oid, ObjectKind::kTree);
+    auto entries = bytes ? parse_git_tree(*bytes) : Result<std::vector<GitEntry>>(fail(bytes.error()));
+    if (!entries) {
+      note(path, entries.error());
+      return {};
+    }
+    for (const auto& entry : *entries) {
+      const std::string inside = path.empty() ? entry.name : path + '/' + entry.name;
+      auto done = entry.mode == kGitDirectory ? trees(entry.oid, inside) : blob(entry.oid, inside);
+      if (!done) return done;
+    }
+    return {};
+  }
+
+  Result<void> blob(const Oid& oid, const std::string& path) {
+    if (!seen_.insert(oid).second) return {};
+    if (auto told = count(); !told) return told;
+    auto read = repository_.read_stream(oid, [](std::string_view) { return Result<void>(); });
+    if (!read) note(path, read.error());
+    return {};
+  }
+
+  void note(const std::string& path, const Error& error) {
+    report_.problems.push_back(path + ": " + error.message);
+  }
+
+  const Repository& repository_;
+  VerifyReport& report_;
+  const Progress& progress_;
+  std::unordered_set<Oid, OidHash> seen_;
+};
+
+}  // namespace
+
+Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const ChangeSource& changes,
+                                             const Progress& progress) {
+  VerifyReport report;
+  if (!repository_) return report;
+  Inspector inspector(*repository_, report, progress);
+  for (const char* ref : {kMainRef, kBaseRef, kUndoRef})
+    if (auto done = inspector.commits(repository_->ref(ref)); !done) return fail(done.error());
+  auto commit = commit_of(snapshot);
+  if (!commit && report.problems.empty()) return fail(commit.error());
+  auto wanted = commit ? open_tree(*commit) : Result<std::unique_ptr<Tree>>(fail(commit.error()));
+  auto live = look_at_workspace(changes, true, progress);
+  if (live && wanted) {
+    auto rows = differences(**wanted, *live->tree, true, false);
+    if (rows)
+      report.live_differences = std::move(*rows);
+    else
+      report.problems.push_back("the workspace cannot be compared: " + rows.error().message);
+  } else {
+    report.problems.push_back("the workspace cannot be compared: " +
+                              (live ? wanted.error().message : live.error().message));
+  }
+  return report;
+}
+
+}  // namespace okcvm::snapshots

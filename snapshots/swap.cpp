@@ -1,0 +1,206 @@
+#include "snapshots/swap.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "policy/fault.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+constexpr std::string_view kWhat = "the restore cannot change an entry";
+
+std::string parent_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == path.npos ? std::string() : path.substr(0, slash);
+}
+
+std::string leaf_of(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+int rename_between(int from, const std::string& name, int to, const std::string& new_name, unsigned flags) {
+  fault_point("restore.rename");
+  if (const int injected = fault_error("restore.rename")) return injected;
+  return ::renameat2(from, name.c_str(), to, new_name.c_str(), flags) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+/// What is written is at least this much. Files with holes may need less than their size and are not counted.
+Result<void> Swap::check_space() const {
+  std::uint64_t needed = 0;
+  for (const auto& delta : deltas_)
+    if (delta.after && delta.after->type == NodeType::kFile && (!delta.before || delta.content) &&
+        !delta.after->sparse && !after_.links().find(delta.path))
+      needed += delta.after->size;
+  struct statvfs space {};
+  if (::fstatvfs(disk_.root(), &space) != 0 || space.f_blocks == 0) return {};
+  const std::uint64_t free = static_cast<std::uint64_t>(space.f_bfree) * space.f_frsize;
+  if (needed <= free) return {};
+  return fail(Code::kNoSpace, "the restore needs " + std::to_string(needed) + " bytes and " +
+                                  std::to_string(free) + " are free; nothing was changed");
+}
+
+/// A group of hard links may have members outside of what is restored; one that is as the snapshot says is
+/// linked to, so that the group is whole again.
+Result<void> Swap::find_link_sources() {
+  if (scope_.front().is_root()) return {};
+  for (const auto& [number, members] : after_.links().groups()) {
+    const bool has_inside = std::any_of(members.begin(), members.end(), [this](const std::string& path) {
+      return is_in_scope(scope_, path);
+    });
+    for (const auto& member : members) {
+      if (!has_inside || is_in_scope(scope_, member)) continue;
+      const auto path = RelPath::parse(member);
+      if (!path) continue;
+      auto there = before_.find(*path);
+      auto wanted = after_.find(*path);
+      if (!there) return fail(there.error());
+      if (!wanted) return fail(wanted.error());
+      if (!*there || !*wanted || (*there)->type != (*wanted)->type ||
+          (*there)->content != (*wanted)->content || !((*there)->attributes == (*wanted)->attributes))
+        continue;
+      staging_.use_for_group(number, disk_, member);
+      link_sources_.emplace(number, member);
+      break;
+    }
+  }
+  return {};
+}
+
+Result<void> Swap::prepare() {
+  if (auto enough = check_space(); !enough) return enough;
+  if (auto found = find_link_sources(); !found) return found;
+  for (const auto& delta : deltas_) {
+    if (!delta.top) continue;
+    const std::string staged = std::to_string(steps_.size());
+    if (delta.before && delta.after && !delta.content && delta.before->type == delta.after->type) {
+      repaints_.push_back({delta.path, delta.before, delta.after});
+      continue;
+    }
+    if (!delta.after) {
+      steps_.push_back({Move::kRemove, delta.path, staged, nullptr});
+      continue;
+    }
+    const bool in_the_way = delta.before || before_.left_out().find(delta.path);
+    if (auto built = staging_.build(after_, *delta.after, delta.path, staged, delta.shallow); !built)
+      return built;
+    steps_.push_back({in_the_way ? Move::kExchange : Move::kPlace, delta.path, staged, delta.after});
+  }
+  // What goes makes room for what comes.
+  std::stable_partition(steps_.begin(), steps_.end(),
+                        [](const Step& step) { return step.move == Move::kRemove; });
+  plan_times();
+  return {};
+}
+
+/// Entries that come and go change the time of the directory they are in: it gets the one that it shall have,
+/// or, outside of what is restored, the one that it had.
+void Swap::plan_times() {
+  std::set<std::string> parents;
+  for (const auto& step : steps_) parents.insert(parent_of(step.path));
+  for (const auto& repaint : repaints_) parents.erase(repaint.path);
+  for (const auto& parent : parents) {
+    const auto path = RelPath::parse(parent);
+    if (!path || path->is_root()) continue;
+    const bool wanted = is_in_scope(scope_, parent);
+    Tree& tree = wanted ? after_ : before_;
+    auto there = before_.find(*path);
+    auto node = tree.find(*path);
+    if (!there || !*there || !node || !*node) continue;
+    if (before_.load(**there) && tree.load(**node)) repaints_.push_back({parent, *there, *node});
+  }
+  // From the leaves up, and links' and files' own before those of directories.
+  std::sort(repaints_.begin(), repaints_.end(),
+            [](const Repaint& a, const Repaint& b) { return a.path > b.path; });
+}
+
+Result<void> Swap::move(Step& step) {
+  auto parent = disk_.open_directory(parent_of(step.path));
+  if (!parent) return fail(parent.error());
+  const int folder = staging_.folder();
+  const std::string name = leaf_of(step.path);
+  int error = 0;
+  switch (step.move) {
+    case Move::kRemove:
+      error = rename_between(parent->get(), name, folder, step.staged, RENAME_NOREPLACE);
+      break;
+    case Move::kPlace:
+      error = rename_between(folder, step.staged, parent->get(), name, RENAME_NOREPLACE);
+      break;
+    case Move::kExchange:
+      error = rename_between(folder, step.staged, parent->get(), name, RENAME_EXCHANGE);
+      step.exchanged = error == 0;
+      if (error != EINVAL && error != ENOSYS) break;
+      // A file system without it: out of the way first. Nobody looks meanwhile.
+      error = rename_between(parent->get(), name, folder, step.staged + ".old", 0);
+      if (error) break;
+      error = rename_between(folder, step.staged, parent->get(), name, 0);
+      if (error) rename_between(folder, step.staged + ".old", parent->get(), name, 0);
+      break;
+  }
+  if (error) return fail_errno(error, kWhat, step.path);
+  step.done = true;
+  return {};
+}
+
+Result<void> Swap::take_back(const Step& step) const {
+  auto parent = disk_.open_directory(parent_of(step.path));
+  if (!parent) return fail(parent.error());
+  const int folder = staging_.folder();
+  const std::string name = leaf_of(step.path);
+  int error = 0;
+  if (step.exchanged) {
+    error = rename_between(folder, step.staged, parent->get(), name, RENAME_EXCHANGE);
+  } else if (step.move == Move::kRemove) {
+    error = rename_between(folder, step.staged, parent->get(), name, 0);
+  } else {
+    error = rename_between(parent->get(), name, folder, step.staged, 0);
+    if (!error && step.move == Move::kExchange)
+      error = rename_between(folder, step.staged + ".old", parent->get(), name, 0);
+  }
+  if (error) return fail_errno(error, kWhat, step.path);
+  return {};
+}
+
+Result<void> Swap::repaint(const std::string& path, const Node& node) const {
+  if (node.type == NodeType::kLink) {
+    auto parent = disk_.open_directory(parent_of(path));
+    if (!parent) return fail(parent.error());
+    return set_link_attributes(parent->get(), leaf_of(path).c_str(), node.attributes, path);
+  }
+  auto fd = disk_.open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOATIME | O_NOCTTY);
+  if (!fd) return fail(fd.error());
+  return set_attributes(fd->get(), node.attributes, path);
+}
+
+Result<void> Swap::apply() {
+  is_whole_ = false;
+  for (auto& step : steps_)
+    if (auto moved = move(step); !moved) return roll_back(moved.error());
+  for (auto& change : repaints_) {
+    if (auto painted = repaint(change.path, *change.to); !painted) return roll_back(painted.error());
+  }
+  is_whole_ = true;
+  return {};
+}
+
+Result<void> Swap::roll_back(Error reason) {
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step)
+    if (step->done)
+      if (auto back = take_back(*step); !back) return back;
+  // Every time that the steps changed, also where the new one was never set.
+  for (const auto& change : repaints_)
+    if (auto painted = repaint(change.path, *change.from); !painted && !is_gone(painted.error().errno_value))
+      return painted;
+  is_whole_ = true;
+  return fail(std::move(reason));
+}
+
+}  // namespace okcvm::snapshots

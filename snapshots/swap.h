@@ -1,0 +1,69 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "policy/error.h"
+#include "snapshots/compare.h"
+#include "snapshots/disk.h"
+#include "snapshots/staging.h"
+
+namespace okcvm::snapshots {
+
+/// Carries a plan out on the workspace in two halves: prepare() does all that can fail for want of space or
+/// for damage, beside the workspace; apply() then only renames and sets attributes, and can take every step
+/// back. What is replaced or removed waits in the staging folder until the whole is done. Not thread-safe.
+class Swap final {
+ public:
+  /// `before` is what the disk holds, `after` what it shall hold, `deltas` how they differ. All outlive this.
+  Swap(const Disk& disk, Staging& staging, Tree& before, Tree& after, const std::vector<Delta>& deltas,
+       const std::vector<RelPath>& scope)
+      : disk_(disk), staging_(staging), before_(before), after_(after), deltas_(deltas), scope_(scope) {}
+
+  /// Builds what comes in. Nothing of the workspace is touched. `no_space` up front where that can be told.
+  Result<void> prepare();
+  /// Does it. If a step fails, those before it are taken back, and the workspace is as it was.
+  Result<void> apply();
+  /// False when a step failed and another could not be taken back: the journal has to decide.
+  bool is_whole() const { return is_whole_; }
+  /// Members of link groups, outside of what is restored, that files were linked to; by group of `after`.
+  const std::map<std::uint32_t, std::string>& link_sources() const { return link_sources_; }
+
+ private:
+  enum class Move : std::uint8_t { kExchange, kPlace, kRemove };
+  struct Step {
+    Move move;
+    std::string path;
+    std::string staged;
+    const Node* node;
+    bool done = false;
+    bool exchanged = false;  // in one step, not in two
+  };
+  struct Repaint {
+    std::string path;
+    const Node* from;
+    const Node* to;
+  };
+
+  Result<void> check_space() const;
+  Result<void> find_link_sources();
+  void plan_times();
+  Result<void> move(Step& step);
+  Result<void> take_back(const Step& step) const;
+  Result<void> repaint(const std::string& path, const Node& node) const;
+  Result<void> roll_back(Error reason);
+
+  const Disk& disk_;
+  Staging& staging_;
+  Tree& before_;
+  Tree& after_;
+  const std::vector<Delta>& deltas_;
+  const std::vector<RelPath>& scope_;
+  std::vector<Step> steps_;
+  std::vector<Repaint> repaints_;
+  std::map<std::uint32_t, std::string> link_sources_;
+  bool is_whole_ = true;
+};
+
+}  // namespace okcvm::snapshots

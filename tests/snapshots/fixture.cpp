@@ -1,0 +1,126 @@
+#include "tests/snapshots/fixture.h"
+
+namespace okcvm::test {
+
+RelPath rel(std::string_view path) {
+  auto parsed = RelPath::parse(path);
+  EXPECT_TRUE(parsed) << path;
+  return parsed ? *parsed : RelPath();
+}
+
+void ChangeRecord::note(ChangeKind kind, const std::string& path, const std::string& target) {
+  changes_.push_back({kind, rel(path), target.empty() ? RelPath() : rel(target)});
+}
+
+void ChangeRecord::open_for_writing(const std::string& path) {
+  note(ChangeKind::kContent, path);
+  open_.push_back(rel(path));
+}
+
+snapshots::Store::ChangeSource ChangeRecord::source() {
+  return {[this] {
+            ++cuts;
+            ChangeSet set;
+            set.rescan = rescan_;
+            set.rescan_reason = rescan_ ? "a test said so" : "";
+            set.changes = changes_;
+            for (const auto& path : open_) set.changes.push_back({ChangeKind::kContent, path, {}});
+            set.in_flight = open_;
+            set.end = start_ + changes_.size();
+            return set;
+          },
+          [this](const ChangeSet& set) {
+            ++retired;
+            const std::size_t done = set.end - start_;
+            changes_.erase(changes_.begin(), changes_.begin() + static_cast<std::ptrdiff_t>(done));
+            start_ = set.end;
+            if (set.rescan) rescan_ = false;
+          }};
+}
+
+SnapshotTest::SnapshotTest() {
+  std::filesystem::create_directories(scratch_ / "workspaces");
+  std::filesystem::create_directories(scratch_ / "snapshots");
+}
+
+snapshots::Store& SnapshotTest::store() {
+  if (!store_) {
+    auto opened = snapshots::Store::open(config());
+    if (!opened) throw std::runtime_error("Store::open: " + opened.error().message);
+    store_ = std::move(*opened);
+  }
+  return *store_;
+}
+
+void SnapshotTest::make_zones() {
+  for (const char* zone : {"uploads", "outputs", "temp"}) {
+    std::filesystem::create_directories(in(zone));
+    record_.note(ChangeKind::kTree, zone);
+  }
+}
+
+void SnapshotTest::shell(const std::string& script) {
+  const auto done = run_script(script, workspace());
+  ASSERT_EQ(done.exit_code, 0) << done.output;
+  for (const char* zone : {"uploads", "outputs", "temp"}) record_.note(ChangeKind::kTree, zone);
+}
+
+snapshots::Snapshot SnapshotTest::snapshot(const std::string& label) {
+  auto taken = store().take(label, record_.source(), nullptr);
+  if (!taken) throw std::runtime_error("take: " + taken.error().message + " " + taken.error().path);
+  return *taken;
+}
+
+snapshots::Store::RestoreHooks SnapshotTest::hooks() {
+  return {nullptr, record_.source(), [this](const std::vector<RelPath>& paths) { invalidated_ = paths; }};
+}
+
+snapshots::RestoreResult SnapshotTest::restore(const snapshots::Snapshot& to,
+                                               const std::vector<std::string>& paths) {
+  std::vector<RelPath> scope;
+  for (const auto& path : paths) scope.push_back(rel(path));
+  auto restored = store().restore(to.id.text(), scope, false, hooks(), nullptr);
+  if (!restored)
+    throw std::runtime_error("restore: " + restored.error().message + " " + restored.error().path);
+  return *restored;
+}
+
+void SnapshotTest::expect_same(const Manifest& expected, const Manifest& actual) {
+  Manifest left = expected, right = actual;
+  left.erase(".");  // the backing folder itself is no part of a session
+  right.erase(".");
+  EXPECT_THAT(differences(left, right), ::testing::IsEmpty());
+}
+
+void SnapshotTest::expect_exact(const snapshots::Snapshot& taken) {
+  const std::string name = "fork" + std::to_string(++forks_);
+  const snapshots::StoreConfig target{scratch_ / ("snapshots/" + name + ".git"),
+                                      scratch_ / ("workspaces/" + name), 0, 0};
+  auto forked = store().fork(taken.id.text(), target, nullptr);
+  ASSERT_TRUE(forked) << forked.error().message << " " << forked.error().path;
+  expect_same(manifest(), manifest_of(target.workspace));
+  auto report = store().verify(taken.id.text(), record_.source(), nullptr);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_THAT(report->problems, ::testing::IsEmpty());
+  EXPECT_EQ(report->live_differences.size(), 0u)
+      << (report->live_differences.empty() ? "" : report->live_differences.front().path.text());
+  std::filesystem::remove_all(target.workspace);
+  std::filesystem::remove_all(target.repository);
+}
+
+std::string SnapshotTest::git(const std::string& arguments) {
+  const auto done = run_script("git --git-dir=" + repository().string() + " " + arguments, scratch_.path());
+  EXPECT_EQ(done.exit_code, 0) << arguments << "\n" << done.output;
+  return done.output;
+}
+
+void SnapshotTest::expect_sound_repository() {
+  const auto done = run_script("git --git-dir=" + repository().string() +
+                                   " fsck --strict --full --no-dangling --no-progress --unreachable",
+                               scratch_.path());
+  EXPECT_EQ(done.exit_code, 0) << done.output;
+  EXPECT_EQ(done.output.find("error"), std::string::npos) << done.output;
+  EXPECT_EQ(done.output.find("warning"), std::string::npos) << done.output;
+}
+
+}  // namespace okcvm::test

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "policy/fault.h"
+#include "snapshots/store.h"
+#include "tests/support/expect.h"
+#include "tests/support/file_io.h"
+#include "tests/support/manifest.h"
+#include "tests/support/process.h"
+#include "tests/support/scratch.h"
+
+namespace okcvm::test {
+
+/// The driver's record of changes, kept by hand.
+class ChangeRecord {
+ public:
+  void note(ChangeKind kind, const std::string& path, const std::string& target = {});
+  /// From now on nothing is known.
+  void lose_track() { rescan_ = true; }
+  void open_for_writing(const std::string& path);
+  void nothing_is_open() { open_.clear(); }
+  snapshots::Store::ChangeSource source();
+
+  int cuts = 0;
+  int retired = 0;
+
+ private:
+  std::vector<Change> changes_;
+  std::vector<RelPath> open_;
+  std::uint64_t start_ = 0;
+  bool rescan_ = false;
+};
+
+RelPath rel(std::string_view path);
+
+/// A session's backing folder and its store, without a mount: tests change the folder and say what they did.
+class SnapshotTest : public ::testing::Test {
+ protected:
+  SnapshotTest();
+
+  std::filesystem::path workspace() const { return scratch_ / "workspaces/s1"; }
+  std::filesystem::path repository() const { return scratch_ / "snapshots/s1.git"; }
+  std::filesystem::path in(std::string_view path) const { return workspace() / path; }
+  snapshots::StoreConfig config() const { return {repository(), workspace(), 0, 0}; }
+
+  /// The store, opened when it is first asked for.
+  snapshots::Store& store();
+  /// As after a restart of the daemon.
+  void reopen() { store_.reset(); }
+
+  void make_zones();
+  /// Runs shell commands in the workspace; the whole workspace counts as changed.
+  void shell(const std::string& script);
+  /// A snapshot that must succeed.
+  snapshots::Snapshot snapshot(const std::string& label = "");
+  snapshots::RestoreResult restore(const snapshots::Snapshot& to, const std::vector<std::string>& paths = {});
+  snapshots::Store::RestoreHooks hooks();
+
+  Manifest manifest() const { return manifest_of(workspace()); }
+  /// What is in the workspace is what the snapshot holds, in every respect.
+  void expect_exact(const snapshots::Snapshot& taken);
+  void expect_same(const Manifest& expected, const Manifest& actual);
+  /// `git fsck --strict` has nothing to say.
+  void expect_sound_repository();
+  std::string git(const std::string& arguments);
+
+  ScratchDirectory scratch_{"snapshots"};
+  ChangeRecord record_;
+  std::vector<RelPath> invalidated_;
+
+ private:
+  std::unique_ptr<snapshots::Store> store_;
+  int forks_ = 0;
+};
+
+}  // namespace okcvm::test

@@ -1,0 +1,135 @@
+// Random work on a folder, told to the store as the driver tells it: recorded before it is done, also when it
+// is then refused. Whatever happened, each snapshot must be exactly what is there.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "tests/snapshots/fixture.h"
+
+namespace okcvm::test {
+namespace {
+
+using namespace snapshots;
+
+class ReplayTest : public SnapshotTest {
+ protected:
+  unsigned number(unsigned below) { return static_cast<unsigned>(random_()) % below; }
+
+  /// Some path that exists, or nearly.
+  std::string some_path() {
+    static const char* const kNames[] = {"a", "b", "c", "d", ".git"};
+    static const char* const kZones[] = {"uploads", "outputs", "temp"};
+    std::string path = kZones[number(3)];
+    for (unsigned depth = 1 + number(4); depth > 0; --depth) path.append("/").append(kNames[number(5)]);
+    return path;
+  }
+
+  void note(ChangeKind kind, const std::string& path) { record_.note(kind, path); }
+
+  void step() {
+    const std::string path = some_path();
+    const std::string host = in(path);
+    switch (number(10)) {
+      case 0:
+      case 1:
+        note(ChangeKind::kTree, path);
+        ::mkdir(host.c_str(), 0755);
+        break;
+      case 2:
+      case 3: {
+        const bool there = there_is(host);
+        note(there ? ChangeKind::kContent : ChangeKind::kEntry, path);
+        if (const int fd = ::open(host.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW, 0644); fd >= 0) {
+          const std::string bytes = std::to_string(random_());
+          EXPECT_GT(::write(fd, bytes.data(), bytes.size()), 0);
+          ::close(fd);
+        }
+        break;
+      }
+      case 4:
+        note(ChangeKind::kEntry, path);
+        ::unlink(host.c_str());
+        break;
+      case 5:
+        note(ChangeKind::kEntry, path);
+        ::rmdir(host.c_str());
+        break;
+      case 6:
+      case 7: {
+        const std::string target = some_path();
+        record_.note(ChangeKind::kMoved, path, target);
+        ::rename(host.c_str(), in(target).c_str());
+        break;
+      }
+      case 8:
+        note(ChangeKind::kAttributes, path);
+        if (struct stat status{}; ::lstat(host.c_str(), &status) == 0 && !S_ISLNK(status.st_mode))
+          ::chmod(host.c_str(), 0700 + number(64));
+        break;
+      case 9: {
+        const std::string target = some_path();
+        note(ChangeKind::kContent, path);
+        note(ChangeKind::kEntry, target);
+        if (::link(host.c_str(), in(target).c_str()) != 0 && number(2)) {
+          EXPECT_LE(::symlink("x/../y", in(target).c_str()), 0);
+        }
+        break;
+      }
+      default:
+        break;
+    }
+  }
+
+  std::mt19937 random_;
+};
+
+TEST_F(ReplayTest, RandomChangesAreCapturedExactly) {
+  const char* given = std::getenv("OKCVM_TEST_SEED");
+  const unsigned first = given ? static_cast<unsigned>(std::atoi(given)) : 1;
+  const unsigned last = given ? first : 60;
+  for (unsigned seed = first; seed <= last; ++seed) {
+    SCOPED_TRACE("OKCVM_TEST_SEED=" + std::to_string(seed));
+    random_.seed(seed);
+    reopen();
+    std::filesystem::remove_all(workspace());
+    std::filesystem::remove_all(repository());
+    record_ = {};
+    make_zones();
+    std::vector<std::pair<Snapshot, Manifest>> taken;
+    for (int round = 0; round < 8; ++round) {
+      for (unsigned steps = number(25); steps > 0; --steps) step();
+      if (number(6) == 0) reopen();
+      if (number(12) == 0) record_.lose_track();
+      if (number(8) == 0) {  // a snapshot that fails; its events come again
+        ::setenv("OKCVM_FAULT", "errno:repository.move_ref:1:EIO", 1);
+        fault_reset();
+        EXPECT_FALSE(store().take("fails", record_.source(), nullptr));
+        ::unsetenv("OKCVM_FAULT");
+        fault_reset();
+      }
+      if (number(8) == 0) {  // one that is kept, but not retired
+        auto source = record_.source();
+        source.retire = nullptr;
+        EXPECT_TRUE(store().take("unretired", source, nullptr));
+        reopen();
+      }
+      taken.emplace_back(snapshot("round " + std::to_string(round)), manifest());
+      expect_exact(taken.back().first);
+      if (HasFailure()) return;
+      if (number(3) == 0) {
+        const auto& [to, wanted] = taken[number(static_cast<unsigned>(taken.size()))];
+        restore(to);
+        expect_same(wanted, manifest());
+        if (HasFailure()) return;
+      }
+    }
+    expect_sound_repository();
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace okcvm::test

@@ -1,0 +1,408 @@
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "tests/snapshots/fixture.h"
+
+namespace okcvm::test {
+namespace {
+
+using namespace snapshots;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+std::vector<std::string> paths_of(const std::vector<Difference>& rows) {
+  std::vector<std::string> paths;
+  for (const auto& row : rows) paths.push_back(row.path.text());
+  return paths;
+}
+
+class RestoreTest : public SnapshotTest {
+ protected:
+  /// Goes from one state to another, back, forward by undo, back by undo, and compares everything each time.
+  void there_and_back(const std::string& first, const std::string& second) {
+    make_zones();
+    shell(first);
+    const auto one = snapshot("one");
+    const Manifest at_one = manifest();
+    expect_exact(one);
+    shell(second);
+    const Manifest at_two = manifest();
+    const auto restored = restore(one);
+    expect_same(at_one, manifest());
+    ASSERT_TRUE(restored.before);
+    ASSERT_TRUE(store().undo(hooks(), nullptr));
+    expect_same(at_two, manifest());
+    ASSERT_TRUE(store().undo(hooks(), nullptr));
+    expect_same(at_one, manifest());
+    restore(*restored.before);
+    expect_same(at_two, manifest());
+    expect_exact(snapshot("after all"));
+    expect_sound_repository();
+    EXPECT_FALSE(there_is(in(".restore")));
+  }
+};
+
+TEST_F(RestoreTest, BringsBackWhatWasChangedRemovedAndAdded) {
+  there_and_back(
+      "mkdir -p outputs/a/b outputs/gone/deep; echo 1 > outputs/a/b/1; echo 2 > outputs/gone/deep/2; ln -s a "
+      "outputs/l",
+      "echo more >> outputs/a/b/1; rm -r outputs/gone; mkdir -p uploads/new/x; echo n > uploads/new/x/n; ln "
+      "-sfn b outputs/l;"
+      "chmod 700 outputs/a; touch -d 2001-01-01 outputs/a/b");
+}
+
+TEST_F(RestoreTest, FilesBecomeDirectoriesAndLinksAndBack) {
+  there_and_back(
+      "echo f > outputs/x; mkdir -p outputs/d/e; echo 1 > outputs/d/e/1; ln -s d outputs/l; ln -s nowhere "
+      "outputs/m",
+      "rm outputs/x; mkdir outputs/x; echo in > outputs/x/in; rm -r outputs/d; ln -s x outputs/d; rm "
+      "outputs/l; echo l > outputs/l;"
+      "rm outputs/m; mkdir outputs/m");
+}
+
+TEST_F(RestoreTest, HardLinksAcrossDirectories) {
+  there_and_back(
+      "mkdir outputs/a uploads/b; echo 1 > outputs/a/1; ln outputs/a/1 uploads/b/2; ln outputs/a/1 temp/3; "
+      "echo s > outputs/s; ln outputs/s outputs/t",
+      "echo changed > uploads/b/2; rm temp/3; rm outputs/t; cp -p outputs/s outputs/t; echo o > outputs/o; "
+      "ln outputs/o outputs/a/p");
+}
+
+TEST_F(RestoreTest, HardLinksMadeAndPartedWithoutAnyOtherTrace) {
+  there_and_back(
+      "echo same > outputs/a; touch -d 2001-01-01 outputs/a; cp -p outputs/a outputs/b; touch -d 2002-02-02 "
+      "outputs",
+      "rm outputs/b; ln outputs/a outputs/b; touch -d 2002-02-02 outputs");
+}
+
+TEST_F(RestoreTest, ModesOwnersTimesAndXattrsAlone) {
+  there_and_back(
+      "echo 1 > outputs/f; mkdir outputs/d; ln -s f outputs/l; setfattr -n user.a -v 1 outputs/f; setfattr "
+      "-n user.d -v 1 outputs/d; chmod 4755 outputs/f",
+      "chmod 0 outputs/f; chown 77:88 outputs/f outputs/d; chown -h 5:6 outputs/l; touch -h -d 1980-01-01 "
+      "outputs/l; setfattr -x user.a outputs/f; setfattr -n user.b -v '' outputs/f; chmod 1777 outputs/d");
+}
+
+TEST_F(RestoreTest, MetadataAloneKeepsTheInode) {
+  make_zones();
+  shell("echo 1 > outputs/f");
+  const auto one = snapshot("one");
+  const auto inode = stat_of(in("outputs/f")).st_ino;
+  ::chmod(in("outputs/f").c_str(), 0600);
+  record_.note(ChangeKind::kAttributes, "outputs/f");
+  const auto restored = restore(one);
+  EXPECT_EQ(stat_of(in("outputs/f")).st_ino, inode);
+  EXPECT_EQ(mode_of(in("outputs/f")), 0644u);
+  ASSERT_EQ(restored.applied.size(), 1u);
+  EXPECT_EQ(restored.applied[0].kind, DifferenceKind::kMetadata);
+}
+
+TEST_F(RestoreTest, NestedRepositoriesAndSubmodules) {
+  if (!have_program("git")) GTEST_SKIP() << "git is not installed";
+  there_and_back(R"(
+      export HOME=/nonexistent GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+      cd outputs; git init -q r; cd r; echo 1 > f; git add f; git commit -qm one
+      git init -q ../lib; cd ../lib; echo l > l; git add l; git commit -qm lib; cd ../r
+      git -c protocol.file.allow=always submodule add -q ../lib sub; git commit -qm sub
+      printf '*.log\nbuild/\n' > .gitignore; mkdir build; echo x > build/x; echo y > y.log
+      printf '* text eol=crlf\n*.dat filter=nope export-ignore\n' > .gitattributes; printf 'a\nb\n' > t.txt; echo d > d.dat)",
+                 "cd outputs/r; git checkout -q -b other; echo 2 > f; git -c user.name=a -c user.email=a@b "
+                 "commit -qam two; rm -rf build .git/modules; mv .gitattributes x");
+  const auto plain =
+      run_script("git clone -q " + repository().string() + " clone && cat clone/workspace/outputs/r/t.txt",
+                 scratch_.path());
+  EXPECT_EQ(plain.exit_code, 0) << plain.output;
+}
+
+TEST_F(RestoreTest, NamesOfEveryKind) {
+  there_and_back(
+      R"sh(
+      cd outputs; mkdir .git .GIT 'git~1' .git. '.git ' .okcvm d; echo 1 > .git/config; echo 2 > .GIT/x; echo 3 > 'git~1/x'; echo 4 > .git./x; echo 5 > .okcvm/.okcvm
+      echo a > "$(printf 'new\nline')"; echo b > "$(printf 'not\377utf8')"; echo c > "$(head -c 255 /dev/zero | tr '\0' n)"
+      echo d > '%2egit'; echo e > '100%'; echo f > '%41'; echo g > .gitmodules; echo '[bad' >> .gitmodules; ln -s x d/.gitmodules; ln -s x .gitignore; ln -s y d/.mailmap
+      echo h > 'a\.git'; echo i > "$(printf '.g\342\200\214it')"; echo j > '.git:stream'; echo k > ' leading'; echo l > 'tab	x'; echo m > '.gitattributes'
+      mkdir "$(printf '.git%0251d' 0 | tr 0 '.')"; echo n > "$(printf '%%41%0252d' 7)"; echo o > "$(printf '\001\177')"; mkdir -- -f; echo p > GI7EBA~1)sh",
+      "cd outputs; rm -rf .git .GIT; echo 9 > 'git~1/x'; mv '.git ' moved; rm '%2egit'; echo x > .git");
+}
+
+TEST_F(RestoreTest, ModeZeroFilesAndFolders) {
+  there_and_back(
+      "echo s > outputs/secret; mkdir outputs/closed; echo 1 > outputs/closed/1; chmod 0 outputs/secret "
+      "outputs/closed",
+      "rm -r outputs/closed; chmod 600 outputs/secret; echo t > outputs/secret; chmod 0 outputs/secret");
+}
+
+TEST_F(RestoreTest, ASparseFileOfTwoGigabytes) {
+  make_zones();
+  shell(
+      "truncate -s 2G outputs/sparse; printf start | dd of=outputs/sparse conv=notrunc status=none;"
+      "printf end | dd of=outputs/sparse bs=1 seek=1500000000 conv=notrunc status=none");
+  const auto one = snapshot("one");
+  shell("rm outputs/sparse");
+  restore(one);
+  const auto status = stat_of(in("outputs/sparse"));
+  EXPECT_EQ(status.st_size, 2LL << 30);
+  EXPECT_LT(status.st_blocks * 512, 1 << 20);
+  EXPECT_EQ(
+      run_script("head -c 5 sparse; dd if=sparse bs=1 skip=1500000000 count=3 status=none", in("outputs"))
+          .output,
+      "startend");
+}
+
+TEST_F(RestoreTest, OpenFilesAndWorkingDirectoriesStayValid) {
+  make_zones();
+  shell("mkdir -p outputs/d; echo old > outputs/d/f");
+  const auto one = snapshot("one");
+  const auto directory_inode = stat_of(in("outputs/d")).st_ino;
+  shell("echo new > outputs/d/f; mkdir outputs/later");
+  const auto file = open_file(in("outputs/d/f"), O_RDONLY);
+  const auto directory = open_file(in("outputs/d"), O_RDONLY | O_DIRECTORY);
+  const auto later = open_file(in("outputs/later"), O_RDONLY | O_DIRECTORY);
+  restore(one);
+  EXPECT_EQ(read(file), "new\n");
+  EXPECT_EQ(stat_of(in("outputs/d")).st_ino, directory_inode);
+  const FileDescriptor through(::openat(directory.get(), "f", O_RDONLY));
+  EXPECT_EQ(read(through), "old\n");
+  EXPECT_EQ(stat_of(later).st_nlink, 0u);
+}
+
+TEST_F(RestoreTest, PathsAloneLeaveTheRest) {
+  make_zones();
+  shell(
+      "mkdir -p outputs/a/b uploads/c; echo 1 > outputs/a/b/1; echo 2 > outputs/a/2; echo 3 > uploads/c/3; "
+      "ln outputs/a/2 uploads/c/two");
+  const auto one = snapshot("one");
+  const Manifest at_one = manifest();
+  shell("rm -r outputs/a; echo 4 > uploads/c/3; echo 5 > uploads/c/5; touch -d 2003-03-03 outputs");
+  Manifest expected = manifest();
+  restore(one, {"outputs/a/b"});
+  expected["outputs/a"] = at_one.at("outputs/a");
+  expected["outputs/a/b"] = at_one.at("outputs/a/b");
+  expected["outputs/a/b/1"] = at_one.at("outputs/a/b/1");
+  expected["outputs"].links = at_one.at("outputs").links;
+  expect_same(expected, manifest());
+  expect_exact(snapshot("in between"));
+  restore(one, {"uploads/c/5", "outputs/a/2"});
+  EXPECT_FALSE(there_is(in("uploads/c/5")));
+  EXPECT_EQ(stat_of(in("outputs/a/2")).st_ino, stat_of(in("uploads/c/two")).st_ino)
+      << "joined to the link that stayed";
+  EXPECT_EQ(read(in("uploads/c/3")), "4\n");
+  expect_exact(snapshot("and after"));
+  EXPECT_EQ(store().restore(one.id.text(), {rel("outputs/never")}, false, hooks(), nullptr).error().code,
+            Code::kNotFound);
+  EXPECT_EQ(store().restore(one.id.text(), {rel("skills/x")}, false, hooks(), nullptr).error().code,
+            Code::kInvalidRequest);
+  EXPECT_EQ(store().restore(one.id.text(), {rel(".restore")}, true, hooks(), nullptr).error().code,
+            Code::kInvalidRequest);
+}
+
+TEST_F(RestoreTest, ADryRunSaysExactlyWhatWouldBeDone) {
+  make_zones();
+  shell("mkdir -p outputs/a/b; echo 1 > outputs/a/b/1; echo 2 > outputs/2");
+  const auto one = snapshot("one");
+  shell("rm -r outputs/a; echo changed > outputs/2; echo x > uploads/x");
+  const Manifest before = manifest();
+  auto planned = store().restore(one.id.text(), {}, true, hooks(), nullptr);
+  ASSERT_TRUE(planned);
+  EXPECT_FALSE(planned->before);
+  expect_same(before, manifest());
+  EXPECT_EQ(store().list(0)->size(), 1u);
+  const auto done = restore(one);
+  EXPECT_EQ(paths_of(planned->applied), paths_of(done.applied));
+  EXPECT_THAT(paths_of(done.applied),
+              ElementsAre("outputs/2", "outputs/a", "outputs/a/b", "outputs/a/b/1", "uploads/x"));
+  EXPECT_THAT(invalidated_, Contains(rel("outputs/2")));
+}
+
+TEST_F(RestoreTest, LinksInTheWayAreNotFollowed) {
+  make_zones();
+  shell("mkdir -p outputs/d/e; echo 1 > outputs/d/e/1; echo 2 > outputs/f");
+  const auto one = snapshot("one");
+  std::filesystem::create_directories(scratch_ / "outside/e");
+  write(scratch_ / "outside/e/1", "precious");
+  shell("rm -r outputs/d outputs/f; ln -s " + (scratch_ / "outside").string() + " outputs/d; ln -s " +
+        (scratch_ / "outside/e/1").string() + " outputs/f");
+  restore(one);
+  EXPECT_EQ(read(scratch_ / "outside/e/1"), "precious");
+  EXPECT_EQ(read(in("outputs/d/e/1")), "1\n");
+  EXPECT_EQ(read(in("outputs/f")), "2\n");
+}
+
+TEST_F(RestoreTest, ToBeforeTheZonesExistedAndBack) {
+  const auto nothing = snapshot("nothing");
+  make_zones();
+  shell("echo 1 > outputs/1; mkdir temp/t");
+  const Manifest full = manifest();
+  const auto restored = restore(nothing);
+  EXPECT_THAT(list(in("outputs")), IsEmpty());
+  EXPECT_THAT(list(in("temp")), IsEmpty());
+  ASSERT_TRUE(store().undo(hooks(), nullptr));
+  expect_same(full, manifest());
+  std::filesystem::remove_all(workspace());
+  for (const char* zone : {"uploads", "outputs", "temp"}) record_.note(ChangeKind::kTree, zone);
+  restore(*restored.before);
+  expect_same(full, manifest());
+}
+
+TEST_F(RestoreTest, AFifoInTheWayGivesWay) {
+  make_zones();
+  shell("echo 1 > outputs/x; mkdir outputs/d; echo 2 > outputs/d/2");
+  const auto one = snapshot("one");
+  shell("rm outputs/x; mkfifo outputs/x; rm -r outputs/d; mkfifo outputs/other");
+  restore(one);
+  EXPECT_EQ(read(in("outputs/x")), "1\n");
+  EXPECT_TRUE(there_is(in("outputs/other"))) << "nothing could bring it back";
+}
+
+TEST_F(RestoreTest, AnUnknownSnapshotChangesNothing) {
+  make_zones();
+  shell("echo 1 > outputs/1");
+  EXPECT_EQ(store().undo(hooks(), nullptr).error().code, Code::kUnknownSnapshot);
+  EXPECT_EQ(store().restore(std::string(40, 'a'), {}, false, hooks(), nullptr).error().code,
+            Code::kUnknownSnapshot);
+  EXPECT_FALSE(there_is(repository()));
+  snapshot("one");
+  EXPECT_EQ(store().restore("", {}, false, hooks(), nullptr).error().code, Code::kUnknownSnapshot);
+  EXPECT_EQ(store().list(0)->size(), 1u);
+}
+
+TEST_F(RestoreTest, ADamagedObjectIsNamedAndNothingIsTouched) {
+  make_zones();
+  shell("head -c 9000000 /dev/urandom > outputs/big; for i in $(seq 20); do echo $i > outputs/$i; done");
+  const auto one = snapshot("one");
+  const std::string blob = git("rev-parse " + one.id.text() + ":workspace/outputs/big").substr(0, 40);
+  shell("for i in $(seq 20); do echo changed > outputs/$i; done; rm outputs/big");
+  const Manifest before = manifest();
+  const auto object = repository() / "objects" / blob.substr(0, 2) / blob.substr(2);
+  ASSERT_TRUE(there_is(object));
+  ::chmod(object.c_str(), 0600);
+  std::string bytes = read(object);
+  bytes[bytes.size() / 2] ^= 1;
+  write(object, bytes);
+  auto restored = store().restore(one.id.text(), {}, false, hooks(), nullptr);
+  ASSERT_FALSE(restored);
+  EXPECT_EQ(restored.error().code, Code::kCorrupt);
+  EXPECT_NE(restored.error().message.find(blob), std::string::npos);
+  EXPECT_EQ(restored.error().path, "outputs/big");
+  expect_same(before, manifest());
+  EXPECT_FALSE(there_is(in(".restore")));
+  auto report = store().verify(one.id.text(), record_.source(), nullptr);
+  ASSERT_TRUE(report);
+  ASSERT_EQ(report->problems.size(), 1u);
+  EXPECT_NE(report->problems[0].find(blob), std::string::npos);
+  EXPECT_NE(report->problems[0].find("outputs/big"), std::string::npos);
+}
+
+TEST_F(RestoreTest, AFailureInTheMiddleIsTakenBack) {
+  make_zones();
+  shell(
+      "mkdir -p outputs/a outputs/gone; for i in $(seq 6); do echo $i > outputs/a/$i; done; echo g > "
+      "outputs/gone/g");
+  const auto one = snapshot("one");
+  shell(
+      "for i in $(seq 6); do echo new $i > outputs/a/$i; done; rm -r outputs/gone; mkdir outputs/n; chmod "
+      "700 outputs/a; touch -d 2004-04-04 outputs outputs/a");
+  const Manifest before = manifest();
+  snapshot("two");
+  auto inode = stat_of(in("outputs/a/1")).st_ino;
+  for (const char* point : {"restore.rename", "restore.attributes", "restore.create", "restore.write",
+                            "restore.staging", "restore.mkdir", "io.replace", "pack.write", "batch.pack"})
+    for (int hit = 1; hit < 12; ++hit) {
+      ::setenv("OKCVM_FAULT", ("errno:" + std::string(point) + ":" + std::to_string(hit) + ":ENOSPC").c_str(),
+               1);
+      fault_reset();
+      auto restored = store().restore(one.id.text(), {}, false, hooks(), nullptr);
+      ::unsetenv("OKCVM_FAULT");
+      fault_reset();
+      if (restored) {
+        ASSERT_TRUE(store().undo(hooks(), nullptr));
+        expect_same(before, manifest());
+        inode = stat_of(in("outputs/a/1")).st_ino;
+        break;
+      }
+      EXPECT_EQ(restored.error().code, Code::kNoSpace) << point << hit << restored.error().message;
+      expect_same(before, manifest());
+      EXPECT_FALSE(there_is(in(".restore")));
+      EXPECT_FALSE(there_is(repository() / "okcvm/journal"));
+      EXPECT_EQ(stat_of(in("outputs/a/1")).st_ino, inode);
+    }
+  expect_sound_repository();
+  expect_exact(snapshot("three"));
+}
+
+TEST_F(RestoreTest, TwoAtOnceWaitForEachOther) {
+  make_zones();
+  shell("for i in $(seq 300); do echo $i > outputs/$i; done");
+  const auto one = snapshot("one");
+  shell("for i in $(seq 300); do echo new > outputs/$i; done");
+  const auto two = snapshot("two");
+  auto other = Store::open(config());  // as another process would
+  ASSERT_TRUE(other);
+  const Store::RestoreHooks quiet{nullptr,
+                                  {[] {
+                                     return ChangeSet{true, "test", {}, {}, 0};
+                                   },
+                                   nullptr},
+                                  nullptr};
+  std::thread thread([&] {
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE((*other)->restore(one.id.text(), {}, false, quiet, nullptr));
+  });
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(store().restore(two.id.text(), {}, false, quiet, nullptr));
+  thread.join();
+  record_.lose_track();
+  expect_exact(snapshot("after"));
+  expect_sound_repository();
+}
+
+TEST_F(RestoreTest, HistoryGoesOnInALine) {
+  make_zones();
+  shell("echo 1 > outputs/1");
+  const auto one = snapshot("one");
+  shell("echo 2 > outputs/1");
+  const auto two = snapshot("two");
+  restore(one);
+  EXPECT_EQ(store().list(0)->size(), 2u) << "nothing had changed since two, which is what undo goes back to";
+  shell("echo 3 > outputs/3");
+  const auto three = snapshot("three");
+  EXPECT_EQ(three.parent, two.id);
+  EXPECT_EQ(git("show " + three.id.text() + ":workspace/outputs/1"), "1\n");
+  expect_exact(three);
+  const std::string log = git("log --format=%s main");
+  EXPECT_EQ(log, "three\ntwo\none\n");
+}
+
+TEST_F(RestoreTest, AFullDiskRefusesAndLeavesTheWorkspace) {
+  const auto small = scratch_ / "small";
+  std::filesystem::create_directory(small);
+  if (run_script("mount -t tmpfs -o size=24m none " + small.string(), "/").exit_code != 0)
+    GTEST_SKIP() << "cannot mount a tmpfs";
+  {
+    auto opened = Store::open({repository(), small / "w", 0, 0});
+    ASSERT_TRUE(opened);
+    Store& full = **opened;
+    const Store::ChangeSource all{[] { return ChangeSet{true, "test", {}, {}, 0}; }, nullptr};
+    ASSERT_EQ(run_script("mkdir -p w/outputs; head -c 12M /dev/urandom > w/outputs/a; head -c 5M "
+                         "/dev/urandom > w/outputs/b",
+                         small)
+                  .exit_code,
+              0);
+    auto one = full.take("one", all, nullptr);
+    ASSERT_TRUE(one);
+    ASSERT_EQ(run_script("head -c 12M /dev/urandom > w/outputs/a; echo x > w/outputs/b", small).exit_code, 0);
+    const Manifest before = manifest_of(small / "w");
+    auto restored = full.restore(one->id.text(), {}, false, {nullptr, all, nullptr}, nullptr);
+    ASSERT_FALSE(restored);
+    EXPECT_EQ(restored.error().code, Code::kNoSpace);
+    expect_same(before, manifest_of(small / "w"));
+  }
+  run_script("umount " + small.string(), "/");
+}
+
+}  // namespace
+}  // namespace okcvm::test

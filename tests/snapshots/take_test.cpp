@@ -1,0 +1,240 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "tests/snapshots/fixture.h"
+
+namespace okcvm::test {
+namespace {
+
+using namespace snapshots;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST_F(SnapshotTest, OpeningAStoreMakesNothingOnDisk) {
+  EXPECT_THAT(*store().list(0), IsEmpty());
+  EXPECT_FALSE(there_is(repository()));
+  EXPECT_FALSE(there_is(workspace()));
+}
+
+TEST_F(SnapshotTest, HoldsEverythingThatIsInTheZones) {
+  make_zones();
+  shell(R"(
+    mkdir -p outputs/deep/er/est outputs/empty uploads/a
+    echo report > outputs/report.md; printf '' > outputs/nothing
+    ln -s report.md outputs/link; ln -s gone outputs/dangling
+    chmod 4751 outputs/report.md; chmod 0100 outputs/deep/er
+    setfattr -n user.origin -v 'https://example.org/ ü' outputs/report.md || true
+    touch -d '2001-02-03 04:05:06.789012345 UTC' outputs/report.md outputs/empty
+    touch -h -d '1999-01-01 00:00:00.5 UTC' outputs/link
+    chown 1234:4321 outputs/deep/er/est
+    head -c 300000 /dev/urandom > uploads/a/random
+  )");
+  const auto taken = snapshot("first");
+  EXPECT_EQ(taken.label, "first");
+  EXPECT_EQ(taken.stats.files, 5u);
+  EXPECT_EQ(taken.stats.directories, 8u);
+  EXPECT_EQ(taken.stats.bytes, 300007u);
+  EXPECT_FALSE(taken.parent);
+  expect_exact(taken);
+  expect_sound_repository();
+  EXPECT_EQ(git("show " + taken.id.text() + ":workspace/outputs/report.md"), "report\n");
+}
+
+TEST_F(SnapshotTest, AnswersTheNewestWhenNothingChanged) {
+  make_zones();
+  shell("echo 1 > outputs/a");
+  const auto first = snapshot();
+  EXPECT_EQ(snapshot().id.text(), first.id.text());
+  EXPECT_NE(snapshot("with a label").id.text(), first.id.text());
+  record_.note(ChangeKind::kContent, "outputs/a");  // opened for writing, and nothing written
+  EXPECT_EQ(store().list(0)->size(), 2u);
+}
+
+TEST_F(SnapshotTest, ReadsOnlyWhatChanged) {
+  make_zones();
+  shell("for d in 1 2 3; do mkdir outputs/$d; for i in $(seq 50); do echo $d $i > outputs/$d/$i; done; done");
+  const auto first = snapshot();
+  EXPECT_EQ(first.stats.files, 150u);
+  write(in("outputs/2/7"), "new");
+  record_.note(ChangeKind::kContent, "outputs/2/7");
+  const auto second = snapshot();
+  EXPECT_EQ(second.stats.changed, 1u);
+  EXPECT_EQ(second.stats.bytes_read, 3u);
+  EXPECT_EQ(second.stats.files, 150u);
+  EXPECT_EQ(second.parent, first.id);
+  expect_exact(second);
+}
+
+TEST_F(SnapshotTest, ARenamedFolderIsNotReadAgain) {
+  make_zones();
+  shell("mkdir -p outputs/old/in; for i in $(seq 200); do echo $i > outputs/old/in/$i; done");
+  snapshot();
+  std::filesystem::rename(in("outputs/old"), in("uploads/new"));
+  record_.note(ChangeKind::kMoved, "outputs/old", "uploads/new");
+  write(in("uploads/new/in/5"), "changed after the move");
+  record_.note(ChangeKind::kContent, "uploads/new/in/5");
+  const auto taken = snapshot();
+  EXPECT_LE(taken.stats.changed, 4u);
+  EXPECT_EQ(taken.stats.bytes_read, 22u);
+  expect_exact(taken);
+}
+
+TEST_F(SnapshotTest, ARenameThatWasRecordedButRefusedIsNotBelieved) {
+  make_zones();
+  shell("mkdir -p outputs/a outputs/b; echo a > outputs/a/x; echo b > outputs/b/x; echo b > outputs/b/y");
+  snapshot();
+  record_.note(ChangeKind::kMoved, "outputs/a", "outputs/b");  // ENOTEMPTY
+  expect_exact(snapshot("tried"));
+  record_.note(ChangeKind::kMoved, "outputs/a", "outputs/c");
+  record_.note(ChangeKind::kContent, "outputs/a/x");
+  write(in("outputs/a/x"), "another");
+  std::filesystem::rename(in("outputs/a"), in("outputs/c"));
+  record_.note(ChangeKind::kMoved, "outputs/a", "outputs/c");
+  expect_exact(snapshot("tried twice"));
+}
+
+TEST_F(SnapshotTest, EventsOfAFailedSnapshotComeAgainHarmlessly) {
+  make_zones();
+  shell("mkdir -p outputs/a; for i in 1 2 3; do echo $i > outputs/a/$i; done");
+  snapshot();
+  std::filesystem::rename(in("outputs/a"), in("outputs/b"));
+  record_.note(ChangeKind::kMoved, "outputs/a", "outputs/b");
+  auto source = record_.source();
+  source.retire = [](const ChangeSet&) {};  // the daemon dies before the record hears of it
+  ASSERT_TRUE(store().take("kept", source, nullptr));
+  reopen();
+  std::filesystem::create_directory(in("outputs/a"));
+  write(in("outputs/a/other"), "x");
+  record_.note(ChangeKind::kTree, "outputs/a");
+  expect_exact(snapshot("after"));
+}
+
+TEST_F(SnapshotTest, AGapInTheRecordIsClosedByComparing) {
+  make_zones();
+  shell("mkdir outputs/d; for i in $(seq 30); do echo $i > outputs/d/$i; done");
+  snapshot();
+  usleep(50'000);  // past the tick within which a time stamp cannot tell two changes apart
+  record_.lose_track();
+  snapshot("now everything is in the index");
+  run_script("echo more >> outputs/d/3; rm outputs/d/4; mkdir outputs/e; mv outputs/d/5 outputs/e/five",
+             workspace());
+  record_.lose_track();
+  const auto taken = snapshot();
+  EXPECT_TRUE(taken.stats.rescanned);
+  EXPECT_LT(taken.stats.bytes_read, 20u);
+  expect_exact(taken);
+}
+
+TEST_F(SnapshotTest, SocketsFifosAndDevicesAreListedAsLeftOut) {
+  make_zones();
+  shell("mkdir outputs/d; mkfifo outputs/d/pipe; mknod outputs/null c 1 3; echo x > outputs/d/x");
+  const auto taken = snapshot();
+  EXPECT_THAT(taken.left_out, ElementsAre(rel("outputs/d/pipe"), rel("outputs/null")));
+  EXPECT_THAT(store().find(taken.id.text())->left_out,
+              ElementsAre(rel("outputs/d/pipe"), rel("outputs/null")));
+  std::filesystem::remove(in("outputs/null"));
+  record_.note(ChangeKind::kEntry, "outputs/null");
+  std::filesystem::rename(in("outputs/d"), in("outputs/e"));
+  record_.note(ChangeKind::kMoved, "outputs/d", "outputs/e");
+  EXPECT_THAT(snapshot().left_out, ElementsAre(rel("outputs/e/pipe")));
+}
+
+TEST_F(SnapshotTest, AFileOpenForWritingIsNamedAndStaysDirty) {
+  make_zones();
+  shell("echo 1 > outputs/log");
+  record_.open_for_writing("outputs/log");
+  const auto file = open_file(in("outputs/log"), O_WRONLY | O_APPEND);
+  const auto first = snapshot();
+  EXPECT_THAT(first.in_flight, ElementsAre(rel("outputs/log")));
+  write_all(file, "2\n");
+  const auto second = snapshot();
+  EXPECT_NE(second.id.text(), first.id.text());
+  EXPECT_EQ(git("show " + second.id.text() + ":workspace/outputs/log"), "1\n2\n");
+}
+
+TEST_F(SnapshotTest, AMappingWhoseDescriptorIsClosedIsFound) {
+  make_zones();
+  shell("head -c 8192 /dev/zero > outputs/map");
+  auto file = open_file(in("outputs/map"), O_RDWR);
+  char* bytes = static_cast<char*>(::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  ASSERT_NE(bytes, MAP_FAILED);
+  file.reset();
+  EXPECT_THAT(snapshot().still_mapped, ElementsAre(rel("outputs/map")));
+  ::munmap(bytes, 8192);
+  record_.note(ChangeKind::kContent, "outputs/map");
+  EXPECT_THAT(snapshot().still_mapped, IsEmpty());
+}
+
+TEST_F(SnapshotTest, AnUnreadableFileFailsTheSnapshotByName) {
+  make_zones();
+  shell("mkdir outputs/d; echo 1 > outputs/d/bad");
+  ::setenv("OKCVM_FAULT", "errno:capture.read:1:EIO", 1);
+  fault_reset();
+  auto taken = store().take("x", record_.source(), nullptr);
+  ::unsetenv("OKCVM_FAULT");
+  fault_reset();
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().path, "outputs/d/bad");
+  EXPECT_THAT(*store().list(0), IsEmpty());
+  expect_exact(snapshot("the record was not retired"));
+}
+
+TEST_F(SnapshotTest, IdsAreFullOrUniquePrefixes) {
+  make_zones();
+  shell("echo 1 > outputs/a");
+  const auto first = snapshot("one");
+  const std::string id = first.id.text();
+  EXPECT_EQ(store().find(id)->label, "one");
+  EXPECT_EQ(store().find(id.substr(0, 4))->id, first.id);
+  for (const std::string& wrong :
+       std::vector<std::string>{"", id.substr(0, 3), "HEAD", "main", "../x", std::string(40, '0'), id + "0",
+                                "ABCDEF12", std::string("abc\0d", 5), std::string(100000, 'a')}) {
+    auto found = store().find(wrong);
+    ASSERT_FALSE(found) << wrong.substr(0, 50);
+    EXPECT_EQ(found.error().code, Code::kUnknownSnapshot);
+  }
+  std::vector<std::string> ids{id};
+  while (ids.size() < 700) ids.push_back(snapshot("n" + std::to_string(ids.size())).id.text());
+  std::sort(ids.begin(), ids.end());
+  for (std::size_t i = 1; i < ids.size(); ++i) {
+    if (ids[i].substr(0, 4) != ids[i - 1].substr(0, 4)) continue;
+    EXPECT_EQ(store().find(ids[i].substr(0, 4)).error().code, Code::kAmbiguousPrefix);
+    break;
+  }
+  EXPECT_EQ(store().list(0)->size(), 700u);
+  EXPECT_EQ(store().list(3)->size(), 3u);
+}
+
+TEST_F(SnapshotTest, LabelsAreKeptExactly) {
+  make_zones();
+  shell("echo 1 > outputs/a");
+  const std::vector<std::string> labels{"plain",
+                                        "\"quoted\" 'and' $(more)",
+                                        "\n\nlines\n\nafter\n",
+                                        std::string("nul\0inside", 10),
+                                        "\xff\xfe not utf-8",
+                                        std::string(64 << 10, 'x'),
+                                        " ",
+                                        "#comment\n",
+                                        "tree 123\nparent 4"};
+  for (const auto& label : labels) {
+    const auto taken = snapshot(label);
+    EXPECT_EQ(taken.label, label);
+    reopen();
+    EXPECT_EQ(store().find(taken.id.text())->label, label);
+  }
+  expect_sound_repository();
+}
+
+TEST_F(SnapshotTest, AWorkspaceThatDoesNotExistIsAnEmptySnapshot) {
+  const auto empty = snapshot("before anything");
+  EXPECT_EQ(empty.stats.files, 0u);
+  EXPECT_FALSE(there_is(workspace()));
+  expect_sound_repository();
+}
+
+}  // namespace
+}  // namespace okcvm::test
