@@ -1,0 +1,311 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "tests/support/mounted_session.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+bool is_below(const std::string& path, const std::string& top) {
+  return path == top || path.starts_with(top + "/");
+}
+
+/// What a snapshot would have to look at: the change set replayed, as policy/change_set.h says it must be.
+class ToRead {
+ public:
+  explicit ToRead(const ChangeSet& changes) : rescan_(changes.rescan) {
+    for (const auto& change : changes.changes) {
+      if (change.kind == ChangeKind::kMoved)
+        move(change.path.text(), change.target.text());
+      else
+        paths_[change.path.text()].insert(change.kind);
+    }
+  }
+
+  /// Whether this path's bytes would be read again.
+  bool content_of(const std::string& path) const {
+    return rescan_ || found(path, ChangeKind::kContent) || found(path, ChangeKind::kEntry) ||
+           in_new_tree(path);
+  }
+  bool attributes_of(const std::string& path) const {
+    return found(path, ChangeKind::kAttributes) || content_of(path);
+  }
+  bool entry_of(const std::string& path) const {
+    return rescan_ || found(path, ChangeKind::kEntry) || moved_.contains(path) || in_new_tree(path);
+  }
+  bool nothing() const { return !rescan_ && paths_.empty() && moved_.empty(); }
+
+ private:
+  bool found(const std::string& path, ChangeKind kind) const {
+    const auto at = paths_.find(path);
+    return at != paths_.end() && at->second.contains(kind);
+  }
+  bool in_new_tree(const std::string& path) const {
+    for (const auto& [top, kinds] : paths_)
+      if (kinds.contains(ChangeKind::kTree) && is_below(path, top)) return true;
+    return false;
+  }
+  void move(const std::string& from, const std::string& to) {
+    std::map<std::string, std::set<ChangeKind>> after;
+    for (const auto& [path, kinds] : paths_)
+      if (!is_below(path, to)) after[is_below(path, from) ? to + path.substr(from.size()) : path] = kinds;
+    paths_ = std::move(after);
+    moved_.insert(from);
+    moved_.insert(to);
+  }
+
+  bool rescan_;
+  std::map<std::string, std::set<ChangeKind>> paths_;
+  std::set<std::string> moved_;
+};
+
+class Changes : public MountedSession {
+ protected:
+  /// Waits until the kernel has told of the last close (it does so a moment later), then cuts and retires:
+  /// what is there now counts as saved.
+  void save() {
+    for (int i = 0; i < 5000 && session().driver().statistics().open_files > 0; ++i) ::usleep(1000);
+    save_as_it_is();
+  }
+  void save_as_it_is() { session().driver().retire_changes(session().driver().cut_changes()); }
+  ChangeSet cut() { return session().driver().cut_changes(); }
+  ToRead to_read() { return ToRead(cut()); }
+};
+
+TEST_F(Changes, NothingChangedNothingToRead) {
+  EXPECT_TRUE(cut().empty());
+  list(outputs());
+  EXPECT_ERRNO(ENOENT, ::unlink((outputs() / "missing").c_str()));
+  EXPECT_TRUE(to_read().nothing());
+}
+
+TEST_F(Changes, ReadingIsNoChange) {
+  write(outputs() / "file", "x");
+  save();
+  read(outputs() / "file");
+  stat_of(outputs() / "file");
+  list(outputs());
+  EXPECT_TRUE(to_read().nothing());
+}
+
+TEST_F(Changes, EachKindOfChangeIsRecorded) {
+  for (const char* name :
+       {"written", "truncated", "opened", "mode", "times", "xattr", "removed", "linked", "old"})
+    write(outputs() / name, "content");
+  fs::create_directory(outputs() / "directory");
+  write(outputs() / "untouched", "x");
+  save();
+  append(outputs() / "written", "more");
+  EXPECT_OK(::truncate((outputs() / "truncated").c_str(), 1));
+  EXPECT_OK(::chmod((outputs() / "mode").c_str(), 0600));
+  EXPECT_OK(::utimensat(AT_FDCWD, (outputs() / "times").c_str(), nullptr, 0));
+  EXPECT_OK(::setxattr((outputs() / "xattr").c_str(), "user.a", "1", 1, 0));
+  EXPECT_OK(::unlink((outputs() / "removed").c_str()));
+  EXPECT_OK(::link((outputs() / "linked").c_str(), (temp() / "second").c_str()));
+  EXPECT_OK(::rename((outputs() / "old").c_str(), (outputs() / "new").c_str()));
+  EXPECT_OK(::rmdir((outputs() / "directory").c_str()));
+  EXPECT_OK(::mkdir((outputs() / "made").c_str(), 0755));
+  write(outputs() / "made/inside", "x");
+  EXPECT_OK(::symlink("made", (outputs() / "link").c_str()));
+  EXPECT_OK(::mkfifo((outputs() / "pipe").c_str(), 0644));
+
+  const auto seen = to_read();
+  EXPECT_TRUE(seen.content_of("outputs/written"));
+  EXPECT_TRUE(seen.content_of("outputs/truncated"));
+  EXPECT_TRUE(seen.attributes_of("outputs/mode"));
+  EXPECT_TRUE(seen.attributes_of("outputs/times"));
+  EXPECT_TRUE(seen.attributes_of("outputs/xattr"));
+  EXPECT_TRUE(seen.entry_of("outputs/removed"));
+  EXPECT_TRUE(seen.entry_of("temp/second"));
+  EXPECT_TRUE(seen.entry_of("outputs/old"));
+  EXPECT_TRUE(seen.entry_of("outputs/new"));
+  EXPECT_TRUE(seen.entry_of("outputs/directory"));
+  EXPECT_TRUE(seen.content_of("outputs/made/inside"));
+  EXPECT_TRUE(seen.entry_of("outputs/link"));
+  EXPECT_TRUE(seen.entry_of("outputs/pipe"));
+  EXPECT_FALSE(seen.attributes_of("outputs/untouched"));
+  EXPECT_FALSE(seen.content_of("outputs/mode"));
+}
+
+TEST_F(Changes, ANewDirectoryIsOneChange) {
+  save();
+  fs::create_directories(outputs() / "tree/a/b");
+  for (int i = 0; i < 300; ++i) write(outputs() / "tree/a/b" / std::to_string(i), "x");
+  const auto changes = cut();
+  EXPECT_THAT(changes.changes,
+              Contains(Change{ChangeKind::kTree, value_of(RelPath::parse("outputs/tree")), {}}));
+  EXPECT_LT(changes.changes.size(), 10u);
+  EXPECT_TRUE(ToRead(changes).content_of("outputs/tree/a/b/7"));
+}
+
+TEST_F(Changes, AWriteBelowAMovedDirectoryIsFoundAtItsNewPlace) {
+  fs::create_directories(outputs() / "a/b");
+  write(outputs() / "a/b/before", "x");
+  write(outputs() / "a/b/after", "x");
+  write(outputs() / "a/b/still", "x");
+  save();
+  append(outputs() / "a/b/before", "1");
+  EXPECT_OK(::rename((outputs() / "a").c_str(), (outputs() / "z").c_str()));
+  append(outputs() / "z/b/after", "2");
+  EXPECT_OK(::rename((outputs() / "z/b").c_str(), (temp() / "b").c_str()));
+  const auto seen = to_read();
+  EXPECT_TRUE(seen.entry_of("outputs/a"));
+  EXPECT_TRUE(seen.entry_of("outputs/z"));
+  EXPECT_TRUE(seen.entry_of("temp/b"));
+  EXPECT_TRUE(seen.content_of("temp/b/before"));
+  EXPECT_TRUE(seen.content_of("temp/b/after"));
+  EXPECT_FALSE(seen.content_of("temp/b/still"));
+}
+
+TEST_F(Changes, ExchangedPathsAreBothRecorded) {
+  write(outputs() / "a", "a");
+  write(outputs() / "b", "b");
+  save();
+  EXPECT_OK(
+      ::renameat2(AT_FDCWD, (outputs() / "a").c_str(), AT_FDCWD, (outputs() / "b").c_str(), RENAME_EXCHANGE));
+  const auto seen = to_read();
+  EXPECT_TRUE(seen.entry_of("outputs/a"));
+  EXPECT_TRUE(seen.entry_of("outputs/b"));
+}
+
+TEST_F(Changes, AHardLinkedFileIsRecordedByOneOfItsNamesAtLeast) {
+  write(outputs() / "one", "x");
+  fs::create_directory(temp() / "d");
+  EXPECT_OK(::link((outputs() / "one").c_str(), (temp() / "d/two").c_str()));
+  save();
+  append(temp() / "d/two", "more");
+  const auto seen = to_read();
+  EXPECT_TRUE(seen.content_of("temp/d/two") || seen.content_of("outputs/one"));
+}
+
+TEST_F(Changes, AFileOpenForWritingIsInFlightAndStaysDirty) {
+  write(outputs() / "file", "x");
+  save();
+  auto file = open_file(outputs() / "file", O_RDWR);
+  const auto path = value_of(RelPath::parse("outputs/file"));
+  const auto first = cut();
+  EXPECT_THAT(first.in_flight, Contains(path));
+  EXPECT_TRUE(ToRead(first).content_of("outputs/file"));
+  session().driver().retire_changes(first);
+  write_all(file, "while it is captured");
+  const auto second = cut();
+  EXPECT_THAT(second.in_flight, Contains(path));
+  EXPECT_TRUE(ToRead(second).content_of("outputs/file"));
+  session().driver().retire_changes(second);
+  file.reset();
+  const auto third = cut();
+  EXPECT_TRUE(ToRead(third).content_of("outputs/file"));
+  session().driver().retire_changes(third);
+}
+
+TEST_F(Changes, AnUnopenedFileComesCleanAfterItsLastClose) {
+  {
+    const auto file = open_file(outputs() / "file", O_CREAT | O_RDWR);
+    write_all(file, "x");
+  }
+  save();
+  const auto after = cut();
+  EXPECT_THAT(after.in_flight, IsEmpty());
+  EXPECT_TRUE(ToRead(after).nothing());
+}
+
+TEST_F(Changes, AStoreThroughAMappingAfterTheCloseIsRecorded) {
+  auto file = open_file(outputs() / "file", O_CREAT | O_RDWR);
+  EXPECT_OK(::ftruncate(file.get(), 4096));
+  auto* const memory =
+      static_cast<char*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  file.reset();
+  save_as_it_is();
+  std::memcpy(memory, "late", 4);
+  // The mapping keeps the file open: it is in flight, or was marked by the store's capture.
+  const auto changes = cut();
+  EXPECT_TRUE(ToRead(changes).content_of("outputs/file"));
+  ::munmap(memory, 4096);
+}
+
+TEST_F(Changes, AnUnlinkedOpenFileIsNobodysBusiness) {
+  save();
+  const auto file = open_file(outputs() / "file", O_CREAT | O_RDWR);
+  EXPECT_OK(::unlink((outputs() / "file").c_str()));
+  write_all(file, "x");
+  const auto changes = cut();
+  EXPECT_THAT(changes.in_flight, Not(Contains(value_of(RelPath::parse("outputs/file")))));
+}
+
+TEST_F(Changes, WhatIsNotRetiredComesAgain) {
+  save();
+  write(outputs() / "first", "x");
+  const auto failed = cut();
+  EXPECT_TRUE(ToRead(failed).content_of("outputs/first"));
+  write(outputs() / "second", "x");
+  const auto again = cut();
+  EXPECT_TRUE(ToRead(again).content_of("outputs/first"));
+  EXPECT_TRUE(ToRead(again).content_of("outputs/second"));
+  session().driver().retire_changes(again);
+  EXPECT_FALSE(to_read().content_of("outputs/first"));
+}
+
+TEST_F(Changes, RetiringForgetsOnlyWhatWasInTheSet) {
+  save();
+  write(outputs() / "first", "x");
+  const auto first = cut();
+  fs::create_directory(outputs() / "later");
+  write(outputs() / "second", "x");
+  session().driver().retire_changes(first);
+  const auto rest = to_read();
+  EXPECT_TRUE(rest.content_of("outputs/second"));
+  EXPECT_TRUE(rest.entry_of("outputs/later"));
+}
+
+TEST_F(Changes, MarkedPathsAreInTheNextCut) {
+  write(outputs() / "file", "x");
+  save();
+  session().driver().mark_changed({value_of(RelPath::parse("outputs/file"))});
+  EXPECT_TRUE(to_read().content_of("outputs/file"));
+}
+
+TEST_F(Changes, ZonesThatNoSnapshotHoldsAreNotRecorded) {
+  ScratchDirectory host("workdir");
+  start_with(
+      [&](fusefs::MountConfig& config) { config.workdir = open_file(host.path(), O_RDONLY | O_DIRECTORY); });
+  save();
+  write(mount() / "workdir/file", "x");
+  for (const auto& change : cut().changes) EXPECT_NE(change.path.top(), "workdir") << change.path.text();
+}
+
+TEST_F(Changes, TheRecordSurvivesAHandOver) {
+  write(outputs() / "old", "x");
+  save();
+  write(outputs() / "file", "x");
+  if (!session().driver().statistics().survives_daemon) GTEST_SKIP() << "this kernel cannot resend requests";
+  session().hand_over();
+  const auto seen = to_read();
+  EXPECT_TRUE(seen.content_of("outputs/file"));
+  EXPECT_FALSE(seen.content_of("outputs/old"));
+}
+
+TEST_F(Changes, TheRecordSurvivesACleanRemount) {
+  write(outputs() / "old", "x");
+  save();
+  write(outputs() / "file", "x");
+  session().unmount();
+  session().remount();
+  EXPECT_TRUE(to_read().content_of("outputs/file"));
+}
+
+}  // namespace
+}  // namespace okcvm::test

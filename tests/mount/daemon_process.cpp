@@ -1,0 +1,94 @@
+#include "tests/mount/daemon_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace okcvm::test {
+namespace {
+
+std::string answer(fusefs::SessionMount& driver, const std::string& question) {
+  const auto statistics = driver.statistics();
+  if (question == "open files") return std::to_string(statistics.open_files);
+  if (question == "nodes") return std::to_string(statistics.nodes);
+  if (question == "passthrough") return statistics.passthrough ? "on" : "off";
+  if (question == "survives") return statistics.survives_daemon ? "yes" : "no";
+  if (question.starts_with("count "))
+    for (const auto& operation : statistics.operations)
+      if (operation.name == question.substr(6)) return std::to_string(operation.count);
+  if (question.starts_with("changed ")) {
+    const auto changes = driver.cut_changes();
+    for (const auto& change : changes.changes)
+      if (change.path.text() == question.substr(8)) return "yes";
+    return changes.rescan ? "rescan" : "no";
+  }
+  return "0";
+}
+
+int serve(ChildProcess& self, SessionPlace& place, bool fresh, FileDescriptor device) {
+  auto driver = fresh ? fusefs::SessionMount::mount(place.config())
+                      : fusefs::SessionMount::take_over(place.config(), std::move(device));
+  if (!driver) {
+    self.send("failed: " + driver.error().message);
+    return 1;
+  }
+  self.send(std::to_string((*driver)->device()));
+  for (auto question = self.receive(); !question.empty(); question = self.receive()) {
+    if (question == "abandon") {
+      (*driver)->abandon();
+      self.send("abandoned");
+      ::_exit(0);
+    }
+    self.send(answer(**driver, question));
+  }
+  return 0;
+}
+
+/// A duplicate of another process's descriptor.
+FileDescriptor descriptor_of(pid_t pid, int number) {
+  const FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), number, 0)));
+}
+
+}  // namespace
+
+bool DaemonProcess::start(bool fresh) {
+  process_ = std::make_unique<ChildProcess>([&](ChildProcess& self) {
+    FileDescriptor device;
+    if (!fresh) device = FileDescriptor(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 3));
+    return serve(self, place_, fresh, std::move(device));
+  });
+  const auto number = process_->receive();
+  if (number.empty() || number.starts_with("failed")) {
+    failure_ = number.empty() ? "the process ended" : number;
+    return false;
+  }
+  if (fresh) device_ = descriptor_of(process_->pid(), std::stoi(number));
+  return static_cast<bool>(device_);
+}
+
+bool DaemonProcess::mount() {
+  return start(true);
+}
+
+bool DaemonProcess::take_over() {
+  return start(false);
+}
+
+void DaemonProcess::kill() {
+  process_->kill(SIGKILL);
+  process_->join();
+}
+
+void DaemonProcess::abandon() {
+  ask("abandon");
+  process_->join();
+}
+
+std::string DaemonProcess::ask(const std::string& question) {
+  process_->send(question);
+  return process_->receive();
+}
+
+}  // namespace okcvm::test

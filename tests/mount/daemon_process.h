@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tests/support/process.h"
+#include "tests/support/session.h"
+
+namespace okcvm::test {
+
+/// A process that serves one session, so that it can be killed. The device descriptor is kept here, in the
+/// test's own process, as a keeper would.
+class DaemonProcess final {
+ public:
+  /// `place` must outlive this object, and have no session mounted by the test's own process.
+  explicit DaemonProcess(SessionPlace& place) : place_(place) {}
+
+  /// Mounts the session in a new process. False with why() if that failed.
+  bool mount();
+  /// Takes the live mount over in a new process.
+  bool take_over();
+  void kill();
+  void kill_and_take_over() {
+    kill();
+    if (!take_over()) failure_ = "take_over: " + failure_;
+  }
+  /// Ends serving without a kill: the mount is left to the next process.
+  void abandon();
+
+  /// What the process answers: "open files", "nodes", "count NAME", "changed PATH", "passthrough",
+  /// "survives".
+  std::string ask(const std::string& question);
+  const std::string& why() const { return failure_; }
+
+ private:
+  bool start(bool fresh);
+
+  SessionPlace& place_;
+  FileDescriptor device_;
+  std::unique_ptr<ChildProcess> process_;
+  std::string failure_;
+};
+
+}  // namespace okcvm::test

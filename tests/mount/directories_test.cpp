@@ -1,0 +1,192 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "tests/support/mounted_session.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+using Stream = std::unique_ptr<DIR, int (*)(DIR*)>;
+
+class Directories : public MountedSession {
+ protected:
+  static Stream open_stream(const fs::path& path) { return {::opendir(path.c_str()), ::closedir}; }
+
+  fs::path filled(int count) {
+    const auto here = shared_in_session();
+    const auto directory = open_file(here, O_RDONLY | O_DIRECTORY);
+    for (int i = 0; i < count; ++i)
+      EXPECT_OK(::mknodat(directory.get(), ("f" + std::to_string(i)).c_str(), S_IFREG | 0644, 0));
+    return here;
+  }
+};
+
+TEST_F(Directories, ThousandsOfEntriesAreListedOnceEach) {
+  constexpr int kCount = 5000;
+  const auto here = filled(kCount);
+  for (int round = 0; round < 2; ++round) {  // from the driver, then from the kernel's cache
+    const auto names = list(here);
+    EXPECT_EQ(names.size(), static_cast<std::size_t>(kCount));
+    EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), static_cast<std::size_t>(kCount));
+  }
+  EXPECT_EQ(run_script("find . -type f -printf '%s\\n' | wc -l", here).output, "5000\n");
+}
+
+TEST_F(Directories, TypesAndInodesAgreeWithStat) {
+  const auto here = shared_in_session();
+  write(here / "file", "x");
+  fs::create_directory(here / "directory");
+  fs::create_symlink("file", here / "link");
+  ::mkfifo((here / "pipe").c_str(), 0644);
+  const auto stream = open_stream(here);
+  std::set<std::string> seen;
+  while (const dirent* entry = ::readdir(stream.get())) {
+    seen.insert(entry->d_name);
+    if (std::string_view(entry->d_name) == "..") continue;
+    struct stat found {};
+    ASSERT_OK(::fstatat(::dirfd(stream.get()), entry->d_name, &found, AT_SYMLINK_NOFOLLOW));
+    EXPECT_EQ(entry->d_type, IFTODT(found.st_mode)) << entry->d_name;
+    EXPECT_EQ(entry->d_ino, found.st_ino) << entry->d_name;
+  }
+  EXPECT_THAT(seen, ElementsAre(".", "..", "directory", "file", "link", "pipe"));
+}
+
+TEST_F(Directories, PositionsCanBeToldAndGoneBackTo) {
+  const auto here = filled(1000);
+  const auto stream = open_stream(here);
+  std::vector<std::pair<long, std::string>> positions;
+  for (;;) {
+    const long at = ::telldir(stream.get());
+    const dirent* entry = ::readdir(stream.get());
+    if (!entry) break;
+    positions.emplace_back(at, entry->d_name);
+  }
+  ASSERT_EQ(positions.size(), 1002u);
+  for (const std::size_t index : {500U, 0U, 1001U, 1U, 999U, 250U}) {
+    ::seekdir(stream.get(), positions[index].first);
+    const dirent* entry = ::readdir(stream.get());
+    ASSERT_NE(entry, nullptr) << index;
+    EXPECT_EQ(entry->d_name, positions[index].second) << index;
+  }
+  ::rewinddir(stream.get());
+  int count = 0;
+  while (::readdir(stream.get())) ++count;
+  EXPECT_EQ(count, 1002);
+}
+
+TEST_F(Directories, ARewoundStreamShowsWhatCameAndWent) {
+  const auto here = filled(10);
+  const auto stream = open_stream(here);
+  while (::readdir(stream.get())) {
+  }
+  write(here / "came", "x");
+  EXPECT_OK(::unlink((here / "f3").c_str()));
+  ::rewinddir(stream.get());
+  std::set<std::string> names;
+  while (const dirent* entry = ::readdir(stream.get())) names.insert(entry->d_name);
+  EXPECT_TRUE(names.contains("came"));
+  EXPECT_FALSE(names.contains("f3"));
+}
+
+TEST_F(Directories, ListingsFollowEveryChangeAtOnce) {
+  const auto here = shared_in_session();
+  EXPECT_THAT(list(here), ElementsAre());
+  write(here / "a", "x");
+  EXPECT_THAT(list(here), ElementsAre("a"));
+  EXPECT_OK(::rename((here / "a").c_str(), (here / "b").c_str()));
+  EXPECT_THAT(list(here), ElementsAre("b"));
+  EXPECT_OK(::link((here / "b").c_str(), (here / "c").c_str()));
+  EXPECT_THAT(list(here), ElementsAre("b", "c"));
+  EXPECT_OK(::rename((here / "b").c_str(), (temp() / "b").c_str()));
+  EXPECT_THAT(list(here), ElementsAre("c"));
+  EXPECT_THAT(list(temp()), ElementsAre("b"));
+  EXPECT_OK(::unlink((here / "c").c_str()));
+  EXPECT_THAT(list(here), ElementsAre());
+  EXPECT_OK(::mkdir((here / "d").c_str(), 0755));
+  EXPECT_THAT(list(here), ElementsAre("d"));
+  EXPECT_OK(::symlink("d", (here / "e").c_str()));
+  EXPECT_THAT(list(here), ElementsAre("d", "e"));
+}
+
+TEST_F(Directories, AListingUnderChangesMissesNothingThatStays) {
+  constexpr int kStay = 3000;
+  const auto here = filled(kStay);
+  std::atomic<bool> done{false};
+  std::vector<std::thread> changers;
+  for (int i = 0; i < 2; ++i)
+    changers.emplace_back([&, i] {
+      for (int n = 0; !done; ++n) {
+        const auto name = here / ("t" + std::to_string(i) + "-" + std::to_string(n % 500));
+        FileDescriptor(::open(name.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+        ::unlink((here / ("t" + std::to_string(i) + "-" + std::to_string((n + 250) % 500))).c_str());
+      }
+    });
+  for (int round = 0; round < 10; ++round) {
+    const auto stream = open_stream(here);
+    std::map<std::string, int> seen;
+    while (const dirent* entry = ::readdir(stream.get())) ++seen[entry->d_name];
+    int missing = 0, doubled = 0;
+    for (int i = 0; i < kStay; ++i) {
+      const int count = seen["f" + std::to_string(i)];
+      missing += count == 0;
+      doubled += count > 1;
+    }
+    EXPECT_EQ(missing, 0);
+    EXPECT_EQ(doubled, 0);
+  }
+  done = true;
+  for (auto& changer : changers) changer.join();
+}
+
+TEST_F(Directories, RemovingWhileListingRemovesAll) {
+  const auto here = filled(2000);
+  const auto stream = open_stream(here);
+  while (const dirent* entry = ::readdir(stream.get()))
+    if (entry->d_name[0] == 'f') {
+      EXPECT_OK(::unlinkat(::dirfd(stream.get()), entry->d_name, 0));
+    }
+  EXPECT_THAT(list(here), ElementsAre());
+  EXPECT_OK(::rmdir(here.c_str()));
+}
+
+TEST_F(Directories, LinkCountsCountSubdirectories) {
+  expect_as_native([](const fs::path& here, std::ostream& log) {
+    log << stat_of(here).st_nlink;
+    for (const char* name : {"a", "b", "c"}) ::mkdir((here / name).c_str(), 0755);
+    log << stat_of(here).st_nlink;
+    ::rmdir((here / "a").c_str());
+    ::rename((here / "b").c_str(), (here / "c/b").c_str());
+    log << stat_of(here).st_nlink << stat_of(here / "c").st_nlink << ANSWER_OF(::rmdir((here / "c").c_str()));
+  });
+}
+
+TEST_F(Directories, TenThousandDirectoriesDoNotUseUpDescriptors) {
+  const auto here = shared_in_session();
+  const auto count_open = [] { return std::distance(fs::directory_iterator("/proc/self/fd"), {}); };
+  const auto before = count_open();
+  const auto top = open_file(here, O_RDONLY | O_DIRECTORY);
+  for (int i = 0; i < 10'000; ++i) {
+    const auto name = std::to_string(i);
+    ASSERT_OK(::mkdirat(top.get(), name.c_str(), 0755));
+    ASSERT_OK(::mknodat(top.get(), (name + "/file").c_str(), S_IFREG | 0644, 0));
+  }
+  EXPECT_LT(count_open(), before + 2000);
+  EXPECT_EQ(run_script("find . -type f | wc -l", here).output, "10000\n");
+  EXPECT_LT(count_open(), before + 2000);
+  EXPECT_EQ(run_script("rm -rf shared && ls | wc -l", outputs()).output, "0\n");
+}
+
+}  // namespace
+}  // namespace okcvm::test

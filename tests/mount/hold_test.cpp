@@ -1,0 +1,163 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "tests/support/mounted_session.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+class Hold : public MountedSession {
+ protected:
+  fs::path backing(const char* path) { return session().workspace() / path; }
+  static std::vector<RelPath> paths(std::initializer_list<const char*> texts) {
+    std::vector<RelPath> parsed;
+    for (const char* text : texts) parsed.push_back(value_of(RelPath::parse(text)));
+    return parsed;
+  }
+};
+
+TEST_F(Hold, RequestsWaitAndThenAreAnswered) {
+  write(outputs() / "file", "x");
+  auto hold = session().driver().hold();
+  auto made =
+      std::async(std::launch::async, [&] { return ERRNO_OF(::mkdir((outputs() / "made").c_str(), 0755)); });
+  EXPECT_EQ(made.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  EXPECT_FALSE(there_is(backing("outputs/made")));
+  hold.reset();
+  EXPECT_EQ(errno_name(made.get()), "ok");
+  EXPECT_TRUE(there_is(backing("outputs/made")));
+}
+
+TEST_F(Hold, WhatChangedUnderneathIsSeenAfterwards) {
+  fs::create_directories(outputs() / "d/sub");
+  write(outputs() / "d/replaced", "old content");
+  write(outputs() / "d/shrunk", std::string(10'000, 'x'));
+  write(outputs() / "d/removed", "x");
+  write(outputs() / "d/mode", "x");
+  fs::create_symlink("replaced", outputs() / "d/link");
+  struct stat found {};
+  EXPECT_ERRNO(ENOENT, ::stat((outputs() / "d/added").c_str(), &found));
+  for (const char* name : {"replaced", "shrunk", "removed"}) read(outputs() / "d" / name);
+  list(outputs() / "d");
+  list(outputs() / "d/sub");
+  link_text(outputs() / "d/link");
+  stat_of(outputs() / "d/mode");
+  {
+    auto hold = session().driver().hold();
+    write(backing("outputs/d/draft"), "new");
+    fs::rename(backing("outputs/d/draft"), backing("outputs/d/replaced"));
+    write(backing("outputs/d/shrunk"), "s");
+    fs::remove(backing("outputs/d/removed"));
+    write(backing("outputs/d/added"), "added");
+    EXPECT_OK(::chmod(backing("outputs/d/mode").c_str(), 0711));
+    fs::remove(backing("outputs/d/link"));
+    fs::create_symlink("added", backing("outputs/d/link"));
+    write(backing("outputs/d/sub/deep"), "deep");
+    hold->invalidate(
+        paths({"outputs/d", "outputs/d/replaced", "outputs/d/shrunk", "outputs/d/removed", "outputs/d/added",
+               "outputs/d/mode", "outputs/d/link", "outputs/d/sub", "outputs/d/sub/deep"}));
+  }
+  EXPECT_EQ(read(outputs() / "d/replaced"), "new");
+  EXPECT_EQ(stat_of(outputs() / "d/replaced").st_size, 3);
+  EXPECT_EQ(read(outputs() / "d/shrunk"), "s");
+  EXPECT_ERRNO(ENOENT, ::stat((outputs() / "d/removed").c_str(), &found));
+  EXPECT_EQ(read(outputs() / "d/added"), "added");
+  EXPECT_EQ(mode_of(outputs() / "d/mode"), 0711u);
+  EXPECT_EQ(link_text(outputs() / "d/link"), "added");
+  EXPECT_THAT(list(outputs() / "d"), ElementsAre("added", "link", "mode", "replaced", "shrunk", "sub"));
+  EXPECT_THAT(list(outputs() / "d/sub"), ElementsAre("deep"));
+}
+
+TEST_F(Hold, OpenFilesAndWorkingDirectoriesStayWhatTheyWere) {
+  fs::create_directories(outputs() / "d");
+  write(outputs() / "d/file", "old");
+  const auto file = open_file(outputs() / "d/file", O_RDWR);
+  const auto directory = open_file(outputs() / "d", O_RDONLY | O_DIRECTORY);
+  {
+    auto hold = session().driver().hold();
+    write(backing("outputs/d/draft"), "new");
+    fs::rename(backing("outputs/d/draft"), backing("outputs/d/file"));
+    hold->invalidate(paths({"outputs/d", "outputs/d/file"}));
+  }
+  EXPECT_EQ(read(file), "old");
+  EXPECT_EQ(stat_of(file).st_nlink, 0u);
+  EXPECT_EQ(read(outputs() / "d/file"), "new");
+  const FileDescriptor made(::openat(directory.get(), "made", O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+  ASSERT_TRUE(made) << errno_name(errno);
+  EXPECT_THAT(list(outputs() / "d"), ElementsAre("file", "made"));
+}
+
+TEST_F(Hold, AZoneMadeUnderneathIsSeen) {
+  list(outputs());
+  {
+    auto hold = session().driver().hold();
+    fs::create_directories(backing("outputs/d"));
+    write(backing("outputs/d/file"), "restored");
+    hold->invalidate(paths({"outputs", "outputs/d", "outputs/d/file"}));
+  }
+  EXPECT_EQ(read(outputs() / "d/file"), "restored");
+  EXPECT_THAT(list(outputs()), ElementsAre("d"));
+}
+
+TEST_F(Hold, AnEscapingLinkPutThereIsNotFollowed) {
+  write(outputs() / "file", "x");
+  {
+    auto hold = session().driver().hold();
+    fs::create_symlink("/etc/passwd", backing("outputs/link"));
+    hold->invalidate(paths({"outputs/link"}));
+  }
+  std::array<char, 100> text;
+  EXPECT_ERRNO(EPERM, ::readlink((outputs() / "link").c_str(), text.data(), text.size()));
+}
+
+TEST_F(Hold, CutsWhileHolding) {
+  write(outputs() / "file", "x");
+  auto hold = session().driver().hold();
+  const auto changes = hold->cut_changes();
+  EXPECT_FALSE(changes.empty());
+  hold.reset();
+  session().driver().retire_changes(changes);
+}
+
+TEST_F(Hold, IsTakenAndReleasedUnderLoadWithoutAFailedCall) {
+  std::atomic<bool> done{false};
+  std::atomic<int> failures{0}, rounds{0};
+  std::vector<std::thread> workers;
+  for (int i = 0; i < 3; ++i)
+    workers.emplace_back([&, i] {
+      const auto name = outputs() / ("w" + std::to_string(i));
+      while (!done) {
+        failures += ::mkdir(name.c_str(), 0755) != 0;
+        FileDescriptor file(::open((name / "f").c_str(), O_CREAT | O_RDWR, 0644));
+        failures += !file || ::write(file.get(), "x", 1) != 1;
+        file.reset();
+        failures += ::unlink((name / "f").c_str()) != 0;
+        failures += ::rmdir(name.c_str()) != 0;
+        ++rounds;
+      }
+    });
+  for (int i = 0; i < 100; ++i) {
+    auto hold = session().driver().hold();
+    hold->cut_changes();
+    hold->invalidate({});
+    hold.reset();
+    const int seen = rounds;
+    while (rounds == seen) std::this_thread::yield();
+  }
+  done = true;
+  for (auto& worker : workers) worker.join();
+  EXPECT_EQ(failures, 0);
+}
+
+}  // namespace
+}  // namespace okcvm::test

@@ -1,0 +1,193 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "tests/support/mounted_session.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+using Sessions = MountedSession;
+
+std::ptrdiff_t count_in(const fs::path& directory) {
+  return std::distance(fs::directory_iterator(directory), {});
+}
+
+std::ptrdiff_t count_mounts() {
+  std::ifstream table("/proc/self/mountinfo");
+  std::ptrdiff_t count = 0;
+  for (std::string line; std::getline(table, line);) count += line.find("fuse.okcvm") != std::string::npos;
+  return count;
+}
+
+TEST_F(Sessions, TwoDoNotSeeEachOther) {
+  Session other("other");
+  write(outputs() / "mine", "mine");
+  write(other.outputs() / "theirs", "theirs");
+  EXPECT_THAT(list(outputs()), ElementsAre("mine"));
+  EXPECT_THAT(list(other.outputs()), ElementsAre("theirs"));
+  EXPECT_ERRNO(EXDEV, ::rename((outputs() / "mine").c_str(), (other.outputs() / "x").c_str()));
+  EXPECT_ERRNO(EXDEV, ::link((outputs() / "mine").c_str(), (other.outputs() / "x").c_str()));
+  EXPECT_ERRNO(EPERM, ::symlink((other.outputs() / "theirs").c_str(), (outputs() / "x").c_str()));
+  EXPECT_NE(stat_of(outputs()).st_dev, stat_of(other.outputs()).st_dev);
+}
+
+TEST_F(Sessions, TheMountIsNamedAndRestricted) {
+  std::ifstream table("/proc/self/mountinfo");
+  std::string line;
+  while (std::getline(table, line) && line.find(mount()) == std::string::npos) {
+  }
+  EXPECT_THAT(line, ::testing::HasSubstr("nosuid"));
+  EXPECT_THAT(line, ::testing::HasSubstr("nodev"));
+  EXPECT_THAT(line, ::testing::HasSubstr(" fuse.okcvm "));
+  EXPECT_THAT(line, ::testing::HasSubstr("default_permissions"));
+  EXPECT_THAT(line, ::testing::HasSubstr("allow_other"));
+  EXPECT_THAT(line, ::testing::Not(::testing::HasSubstr("state/workspaces")));
+}
+
+TEST_F(Sessions, TwoHundredLeaveNothingBehind) {
+  const auto descriptors = count_in("/proc/self/fd"), threads = count_in("/proc/self/task"),
+             mounts = count_mounts();
+  {
+    std::vector<std::unique_ptr<Session>> sessions;
+    for (int i = 0; i < 200; ++i) {
+      sessions.push_back(std::make_unique<Session>("s" + std::to_string(i)));
+      list(sessions.back()->mount());
+      write(sessions.back()->outputs() / "file", std::to_string(i));
+    }
+    EXPECT_EQ(count_mounts(), mounts + 200);
+    for (int i = 0; i < 200; ++i)
+      EXPECT_EQ(read(sessions[static_cast<std::size_t>(i)]->outputs() / "file"), std::to_string(i));
+    Watchdog::instance().expect_progress(Watchdog::usual_limit());
+    for (int i = 0; i < 100; ++i) sessions[static_cast<std::size_t>(i)]->unmount();
+  }
+  EXPECT_EQ(count_mounts(), mounts);
+  EXPECT_EQ(count_in("/proc/self/fd"), descriptors);
+  // The one session left may have started or ended a thread of its own meanwhile.
+  EXPECT_LE(count_in("/proc/self/task"), threads + 8);
+}
+
+TEST_F(Sessions, UnmountingRemovesTheMountPointAndTheRuntimeState) {
+  write(outputs() / "file", "kept");
+  const auto point = mount();
+  session().unmount();
+  EXPECT_FALSE(there_is(point));
+  EXPECT_EQ(count_in(session().scratch() / "run/sessions"), 0);
+  EXPECT_EQ(read(session().workspace() / "outputs/file"), "kept");
+  session().remount();
+  EXPECT_EQ(read(outputs() / "file"), "kept");
+}
+
+TEST_F(Sessions, ABusySessionIsUnmountedOnlyByForce) {
+  write(outputs() / "file", "bytes");
+  const auto file = open_file(outputs() / "file", O_RDONLY);
+  const auto refused = session().driver().unmount(false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kBusy);
+  EXPECT_EQ(read(outputs() / "file"), "bytes");
+  EXPECT_TRUE(session().driver().is_mounted());
+  EXPECT_TRUE(session().driver().unmount(true));
+  EXPECT_FALSE(there_is(mount()));
+}
+
+TEST_F(Sessions, AnIdleSessionIsUnmountedWithoutForce) {
+  write(outputs() / "file", "bytes");
+  read(outputs() / "file");
+  list(outputs());
+  // The kernel tells of a last close a moment later (fuse release is asynchronous).
+  Result<void> done = fail(Code::kBusy, "");
+  for (int i = 0; i < 1000 && !done; ++i) {
+    done = session().driver().unmount(false);
+    if (!done) ::usleep(1000);
+  }
+  EXPECT_TRUE(done) << done.error().message;
+  EXPECT_FALSE(there_is(mount()));
+}
+
+TEST_F(Sessions, OpenFilesGoOnAfterADetach) {
+  const auto file = open_file(outputs() / "file", O_CREAT | O_RDWR);
+  write_all(file, "before");
+  ASSERT_TRUE(session().driver().unmount(true));
+  write_all(file, " after");
+  EXPECT_EQ(read(file), "before after");
+}
+
+TEST_F(Sessions, BadMountPointsAreRefusedAndUntouched) {
+  const auto place = session().scratch() / "full";
+  fs::create_directory(place);
+  write(place / "precious", "x");
+  auto config = session().config();
+  config.mount_point = place;
+  const auto full = fusefs::SessionMount::mount(std::move(config));
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code, Code::kBusy);
+  EXPECT_EQ(read(place / "precious"), "x");
+
+  config = session().config();
+  config.mount_point = session().scratch() / "no/such/place";
+  const auto missing = fusefs::SessionMount::mount(std::move(config));
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, Code::kNotFound);
+
+  config = session().config();
+  const auto twice = fusefs::SessionMount::mount(std::move(config));
+  ASSERT_FALSE(twice);
+  EXPECT_EQ(twice.error().code, Code::kBusy);
+  EXPECT_THAT(list(mount()), ElementsAre(".metadata.json", "outputs", "skills", "temp", "uploads"));
+}
+
+TEST_F(Sessions, AnUnmountFromOutsideIsNoticed) {
+  EXPECT_TRUE(session().driver().is_mounted());
+  ASSERT_EQ(run({.arguments = {"umount", mount().string()}}).exit_code, 0);
+  for (int i = 0; i < 5000 && session().driver().is_mounted(); ++i) ::usleep(1000);
+  EXPECT_FALSE(session().driver().is_mounted());
+}
+
+TEST_F(Sessions, TheMountOfADeadDaemonIsDetached) {
+  const auto root = session().scratch() / "dead";
+  fs::create_directory(root);
+  ChildProcess daemon([&](ChildProcess& self) {
+    auto config = session().config();
+    config.mount_point = root / "okcvm-dead";
+    const auto mounted = fusefs::SessionMount::mount(std::move(config));
+    if (!mounted) return 1;
+    self.signal();
+    self.wait();
+    return 0;
+  });
+  ASSERT_TRUE(daemon.wait());
+  EXPECT_THAT(fusefs::detach_stale_mounts(root, [](std::string_view) { return true; }), ElementsAre());
+  daemon.kill(SIGKILL);
+  daemon.join();
+  struct statfs space {};
+  EXPECT_ERRNO(ENOTCONN, ::statfs((root / "okcvm-dead").c_str(), &space));
+  EXPECT_THAT(fusefs::detach_stale_mounts(root, [](std::string_view) { return false; }), ElementsAre());
+  EXPECT_THAT(fusefs::detach_stale_mounts(root, [](std::string_view name) { return name == "okcvm-dead"; }),
+              ElementsAre("okcvm-dead"));
+  EXPECT_EQ(count_in(root), 0);
+  EXPECT_THAT(list(outputs()), ElementsAre());
+}
+
+TEST_F(Sessions, RequestsAreCounted) {
+  write(outputs() / "file", "x");
+  const auto statistics = session().driver().statistics();
+  EXPECT_GT(statistics.protocol_minor, 0u);
+  std::uint64_t creates = 0;
+  for (const auto& operation : statistics.operations)
+    if (operation.name == "CREATE") creates = operation.count;
+  EXPECT_EQ(creates, 1u);
+  const auto file = open_file(outputs() / "file", O_RDONLY);
+  EXPECT_EQ(session().driver().statistics().open_files, 1u);
+}
+
+}  // namespace
+}  // namespace okcvm::test

@@ -1,0 +1,324 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "tests/mount/daemon_process.h"
+#include "tests/support/mounted_session.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+class TakeOver : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_no_mounts(); !reason.empty()) GTEST_SKIP() << reason;
+    Watchdog::instance().expect_progress(Watchdog::usual_limit());
+    place_ = std::make_unique<SessionPlace>();
+    daemon_ = std::make_unique<DaemonProcess>(*place_);
+    ASSERT_TRUE(daemon_->mount()) << daemon_->why();
+    if (daemon_->ask("survives") != "yes") GTEST_SKIP() << "this kernel cannot resend requests";
+  }
+  void TearDown() override {
+    daemon_.reset();
+    place_.reset();
+    Watchdog::instance().rest();
+  }
+
+  DaemonProcess& daemon() { return *daemon_; }
+  fs::path outputs() const { return place_->outputs(); }
+  fs::path temp() const { return place_->temp(); }
+  SessionPlace& place() { return *place_; }
+
+  void replace_daemon() {
+    daemon().kill();
+    ASSERT_TRUE(daemon().take_over()) << daemon().why();
+  }
+  /// Runs `work` in a process of its own while the daemon is killed and replaced, again and again. `work`
+  /// returns 0, or which of its steps failed.
+  void survives(const std::function<int(int round)>& work, int kills = 12) {
+    constexpr int kRounds = 100'000;
+    ChildProcess worker([&](ChildProcess& self) {
+      for (int round = 0; round < kRounds; ++round) {
+        if (const int step = work(round); step != 0) {
+          self.send("round " + std::to_string(round) + ", step " + std::to_string(step) + ": " +
+                    errno_name(errno));
+          return 1;
+        }
+        if (there_is(place().scratch() / "enough")) return 0;
+      }
+      return 0;
+    });
+    std::mt19937 random(7);
+    for (int i = 0; i < kills; ++i) {
+      ::usleep(random() % 60'000);  // the moment of death is meant to be any
+      replace_daemon();
+    }
+    write(place().scratch() / "enough", "");
+    EXPECT_EQ(worker.receive(), "");
+    EXPECT_EQ(worker.join(), 0);
+  }
+
+ private:
+  std::unique_ptr<SessionPlace> place_;
+  std::unique_ptr<DaemonProcess> daemon_;
+};
+
+TEST_F(TakeOver, ACallThatWaitsIsAnsweredByTheNextDaemon) {
+  write(outputs() / "file", "x");
+  daemon().kill();
+  ChildProcess waiter([&](ChildProcess& self) {
+    self.signal();
+    return ::mkdir((outputs() / "made").c_str(), 0755) == 0 ? 0 : errno;
+  });
+  ASSERT_TRUE(waiter.wait());
+  ASSERT_TRUE(daemon().take_over()) << daemon().why();
+  EXPECT_EQ(waiter.join(), 0);
+  EXPECT_THAT(list(outputs()), ElementsAre("file", "made"));
+}
+
+TEST_F(TakeOver, OpenFilesOfEveryKindGoOn) {
+  const auto bytes = pattern(50'000);
+  write(outputs() / "file", bytes);
+  const auto reader = open_file(outputs() / "file", O_RDONLY);
+  const auto writer = open_file(outputs() / "file", O_RDWR);
+  const auto unlinked = open_file(outputs() / "gone", O_CREAT | O_RDWR);
+  write_all(unlinked, "nameless");
+  EXPECT_OK(::unlink((outputs() / "gone").c_str()));
+  const auto append_to = open_file(outputs() / "log", O_CREAT | O_WRONLY | O_APPEND);
+  fs::create_directories(outputs() / "d/e");
+  const auto directory = open_file(outputs() / "d", O_RDONLY | O_DIRECTORY);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_NO_FATAL_FAILURE(replace_daemon());
+    EXPECT_TRUE(read(reader) == bytes);
+    EXPECT_OK(::pwrite(writer.get(), bytes.data(), 10, 0));
+    EXPECT_EQ(read(unlinked), "nameless");
+    EXPECT_EQ(stat_of(unlinked).st_nlink, 0u);
+    write_all(append_to, std::to_string(i));
+    EXPECT_OK(::mkdirat(directory.get(), std::to_string(i).c_str(), 0755));
+    const auto again = open_file(outputs() / "file", O_RDWR);
+    EXPECT_TRUE(read(again) == bytes);
+  }
+  EXPECT_EQ(read(outputs() / "log"), "012");
+  EXPECT_THAT(list(outputs() / "d"), ElementsAre("0", "1", "2", "e"));
+  EXPECT_EQ(daemon().ask("open files"), "4");
+}
+
+TEST_F(TakeOver, AMappingAndPassthroughGoOnWithoutAnyDaemon) {
+  if (daemon().ask("passthrough") != "on") GTEST_SKIP() << "without passthrough, data waits for a daemon";
+  const auto file = open_file(outputs() / "file", O_CREAT | O_RDWR);
+  // A descriptor's first write asks the daemon whether there are capabilities to be cleared; later ones do
+  // not.
+  write_all(file, pattern(8192));
+  auto* const memory =
+      static_cast<char*>(::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  daemon().kill();
+  std::memcpy(memory, "mapped", 6);
+  EXPECT_OK(::pwrite(file.get(), "written", 7, 4096));
+  char back[6];
+  EXPECT_OK(::pread(file.get(), back, 6, 0));
+  EXPECT_EQ(std::string_view(back, 6), "mapped");
+  ASSERT_TRUE(daemon().take_over()) << daemon().why();
+  EXPECT_EQ(read(outputs() / "file").substr(4096, 7), "written");
+  EXPECT_EQ(read(place().workspace() / "outputs/file").substr(0, 6), "mapped");
+  ::munmap(memory, 8192);
+}
+
+TEST_F(TakeOver, AWorkingDirectoryStays) {
+  fs::create_directories(outputs() / "a/b");
+  ChildProcess worker([&](ChildProcess& self) {
+    if (::chdir((outputs() / "a/b").c_str()) != 0) return 1;
+    self.signal();
+    self.wait();
+    if (::mkdir("here", 0755) != 0) return 2;
+    if (::access("../../a/b/here", F_OK) != 0) return 3;
+    return ::rename("../b", "../c") == 0 && ::access("here", F_OK) == 0 ? 0 : 4;
+  });
+  ASSERT_TRUE(worker.wait());
+  ASSERT_NO_FATAL_FAILURE(replace_daemon());
+  worker.signal();
+  EXPECT_EQ(worker.join(), 0);
+  EXPECT_TRUE(there_is(outputs() / "a/c/here"));
+}
+
+TEST_F(TakeOver, LocksAreStillHeld) {
+  write(outputs() / "file", std::string(100, '.'));
+  const auto one = open_file(outputs() / "file", O_RDWR);
+  const auto two = open_file(outputs() / "file", O_RDWR);
+  ASSERT_OK(::flock(one.get(), LOCK_EX));
+  struct flock range {};
+  range.l_type = F_WRLCK;
+  range.l_len = 10;
+  ASSERT_OK(::fcntl(one.get(), F_OFD_SETLK, &range));
+  ASSERT_NO_FATAL_FAILURE(replace_daemon());
+  EXPECT_ERRNO(EWOULDBLOCK, ::flock(two.get(), LOCK_EX | LOCK_NB));
+  EXPECT_ERRNO(EAGAIN, ::fcntl(two.get(), F_OFD_SETLK, &range));
+  EXPECT_OK(::flock(one.get(), LOCK_UN));
+  EXPECT_OK(::flock(two.get(), LOCK_EX | LOCK_NB));
+  range.l_type = F_UNLCK;
+  EXPECT_OK(::fcntl(one.get(), F_OFD_SETLK, &range));
+  range.l_type = F_WRLCK;
+  EXPECT_OK(::fcntl(two.get(), F_OFD_SETLK, &range));
+}
+
+TEST_F(TakeOver, AWaiterForALockGetsItFromTheNextDaemon) {
+  write(outputs() / "file", "x");
+  const auto mine = open_file(outputs() / "file", O_RDWR);
+  ASSERT_OK(::flock(mine.get(), LOCK_EX));
+  ChildProcess waiter([&](ChildProcess& self) {
+    const auto theirs = open_file(outputs() / "file", O_RDWR);
+    self.signal();
+    return ::flock(theirs.get(), LOCK_EX) == 0 ? 0 : errno;
+  });
+  ASSERT_TRUE(waiter.wait());
+  ASSERT_NO_FATAL_FAILURE(replace_daemon());
+  EXPECT_OK(::flock(mine.get(), LOCK_UN));
+  EXPECT_EQ(waiter.join(), 0);
+}
+
+TEST_F(TakeOver, NameOperationsAreCarriedOutExactlyOnce) {
+  write(outputs() / "seed", "x");
+  survives([&](int) {
+    const auto at = [&](const char* name) { return (outputs() / name).string(); };
+    if (::mkdir(at("d").c_str(), 0755) != 0) return 1;
+    if (!FileDescriptor(::open(at("d/f").c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644))) return 2;
+    if (::link(at("d/f").c_str(), at("d/g").c_str()) != 0) return 3;
+    if (::rename(at("d/g").c_str(), at("d/h").c_str()) != 0) return 4;
+    if (::symlink("f", at("d/l").c_str()) != 0) return 5;
+    if (::mknod(at("d/n").c_str(), S_IFREG | 0644, 0) != 0) return 6;
+    if (::renameat2(AT_FDCWD, at("d/n").c_str(), AT_FDCWD, at("d/f").c_str(), RENAME_EXCHANGE) != 0) return 7;
+    if (::renameat2(AT_FDCWD, at("d/n").c_str(), AT_FDCWD, at("d/o").c_str(), RENAME_NOREPLACE) != 0)
+      return 8;
+    for (const char* name : {"d/f", "d/h", "d/l", "d/o"})
+      if (::unlink(at(name).c_str()) != 0) return 9;
+    return ::rmdir(at("d").c_str()) == 0 ? 0 : 10;
+  });
+  EXPECT_THAT(list(outputs()), ElementsAre("seed"));
+}
+
+TEST_F(TakeOver, AppendsAreCarriedOutExactlyOnce) {
+  write(outputs() / "log", "");
+  std::atomic<int>* const written = static_cast<std::atomic<int>*>(
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  survives([&](int round) {
+    char line[16];
+    std::snprintf(line, sizeof line, "%014d\n", round);
+    const FileDescriptor file(::open((outputs() / "log").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+    if (!file) return 1;
+    if (::write(file.get(), line, 15) != 15) return 2;
+    *written = round + 1;
+    return 0;
+  });
+  const auto bytes = read(outputs() / "log");
+  EXPECT_EQ(bytes.size(), 15u * static_cast<std::size_t>(written->load()));
+  for (std::size_t i = 0; i * 15 < bytes.size(); ++i) ASSERT_EQ(std::stoul(bytes.substr(i * 15, 14)), i);
+  ::munmap(written, 4096);
+}
+
+TEST_F(TakeOver, AttributesReadsAndListingsNeverFail) {
+  fs::create_directory(outputs() / "d");
+  for (int i = 0; i < 50; ++i) write(outputs() / "d" / std::to_string(i), std::to_string(i));
+  survives([&](int round) {
+    const auto name = outputs() / "d" / std::to_string(round % 50);
+    const FileDescriptor file(::open(name.c_str(), O_RDWR | O_CLOEXEC));
+    char bytes[16];
+    if (!file) return 1;
+    if (::pread(file.get(), bytes, sizeof bytes, 0) !=
+        static_cast<ssize_t>(std::to_string(round % 50).size()))
+      return 2;
+    if (::fchmod(file.get(), 0600 + static_cast<mode_t>(round % 64)) != 0) return 3;
+    if (mode_of(name) != 0600u + static_cast<mode_t>(round % 64)) return 4;
+    if (list(outputs() / "d").size() != 50) return 5;
+    return 0;
+  });
+}
+
+TEST_F(TakeOver, GitWorksThroughKills) {
+  ASSERT_EQ(
+      run_script("mkdir src && cd src && git init -q . && for i in $(seq 150); do echo $i > f$i; done && "
+                 "git add -A && git commit -qm first",
+                 place().plain())
+          .exit_code,
+      0);
+  ChildProcess worker([&](ChildProcess& self) {
+    for (int i = 0; i < 4; ++i) {
+      const auto result =
+          run_script("rm -rf c && git clone -q --no-hardlinks " + (place().plain() / "src").string() +
+                         " c && cd c && echo more >> f1 && git commit -qam second && git gc -q && "
+                         "git fsck --strict && git status --porcelain",
+                     outputs());
+      if (result.exit_code != 0) {
+        self.send(result.output.substr(0, 2000) + "!");
+        return 1;
+      }
+    }
+    return 0;
+  });
+  for (int i = 0; i < 15; ++i) {
+    ::usleep(80'000);
+    ASSERT_NO_FATAL_FAILURE(replace_daemon());
+  }
+  EXPECT_EQ(worker.receive(), "");
+  EXPECT_EQ(worker.join(), 0);
+}
+
+TEST_F(TakeOver, CountersAndChangesSurvive) {
+  write(outputs() / "file", "x");
+  const auto creates = daemon().ask("count CREATE");
+  const auto nodes = daemon().ask("nodes");
+  ASSERT_NO_FATAL_FAILURE(replace_daemon());
+  EXPECT_EQ(daemon().ask("count CREATE"), creates);
+  EXPECT_EQ(daemon().ask("nodes"), nodes);
+  EXPECT_EQ(daemon().ask("changed outputs/file"), "yes");
+}
+
+TEST_F(TakeOver, AnUpgradeIsNoticedByNobody) {
+  const auto file = open_file(outputs() / "file", O_CREAT | O_RDWR);
+  for (int i = 0; i < 5; ++i) {
+    daemon().abandon();
+    ASSERT_TRUE(daemon().take_over()) << daemon().why();
+    write_all(file, "x");
+    EXPECT_OK(::mkdir((outputs() / std::to_string(i)).c_str(), 0755));
+  }
+  EXPECT_EQ(read(file), "xxxxx");
+}
+
+TEST_F(TakeOver, ForgottenNodesAreForgotten) {
+  for (int i = 0; i < 500; ++i) write(outputs() / std::to_string(i), "x");
+  ASSERT_NO_FATAL_FAILURE(replace_daemon());
+  const auto known = std::stoul(daemon().ask("nodes"));
+  EXPECT_GE(known, 500u);
+  EXPECT_EQ(run_script("rm -rf -- *", outputs()).exit_code, 0);
+  unsigned long left = known;
+  for (int i = 0; i < 1000 && left > 50; ++i) {
+    ::usleep(1000);
+    left = std::stoul(daemon().ask("nodes"));
+  }
+  EXPECT_LE(left, 50u);
+}
+
+TEST_F(TakeOver, UnusableStateIsRefused) {
+  write(outputs() / "file", "kept");
+  daemon().kill();
+  for (const auto& entry : fs::recursive_directory_iterator(place().scratch() / "run/sessions"))
+    if (entry.is_regular_file()) {
+      const auto state = open_file(entry.path(), O_RDWR);
+      const std::string noise = pattern(4096);
+      EXPECT_OK(::pwrite(state.get(), noise.data(), noise.size(), 0));
+    }
+  EXPECT_FALSE(daemon().take_over());
+  EXPECT_EQ(read(place().workspace() / "outputs/file"), "kept");
+}
+
+}  // namespace
+}  // namespace okcvm::test

@@ -1,0 +1,206 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <fstream>
+
+#include "tests/support/mounted_session.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+class Traversal : public MountedSession {
+ protected:
+  void SetUp() override {
+    MountedSession::SetUp();
+    if (IsSkipped()) return;
+    std::ofstream(session().scratch() / "secret") << "host";
+  }
+
+  /// Puts a link into the workspace behind the session's back, before the kernel knows the name.
+  void plant(const std::string& text, const fs::path& where) {
+    EXPECT_OK(::symlink(text.c_str(), (session().workspace() / where).c_str()));
+  }
+
+  void expect_blocked(const fs::path& link) {
+    std::array<char, PATH_MAX> text;
+    EXPECT_ERRNO(EPERM, ::readlink(link.c_str(), text.data(), text.size()));
+    EXPECT_ERRNO(EPERM, ::open(link.c_str(), O_RDONLY));
+    struct stat found {};
+    EXPECT_ERRNO(EPERM, ::stat(link.c_str(), &found));
+    EXPECT_OK(::lstat(link.c_str(), &found));
+    EXPECT_TRUE(S_ISLNK(found.st_mode));
+  }
+};
+
+TEST_F(Traversal, ContainedLinksCanBeMadeAndFollowed) {
+  fs::create_directories(outputs() / "a/b");
+  write(outputs() / "target", "here");
+  write(uploads() / "in", "upload");
+  struct Row {
+    const char* text;
+    const char* where;
+    const char* bytes;
+  };
+  for (const auto& row :
+       {Row{"target", "outputs/l1", "here"}, Row{"./target", "outputs/l2", "here"},
+        Row{"../target", "outputs/a/l3", "here"}, Row{"../../target", "outputs/a/b/l4", "here"},
+        Row{"../uploads/in", "outputs/l5", "upload"}, Row{"../../../uploads/in", "outputs/a/b/l6", "upload"},
+        Row{"..//.././../uploads//in", "outputs/a/b/l7", "upload"}}) {
+    EXPECT_OK(::symlink(row.text, (mount() / row.where).c_str())) << row.text;
+    EXPECT_EQ(link_text(mount() / row.where), row.text);
+    EXPECT_EQ(read(mount() / row.where), row.bytes);
+  }
+  EXPECT_OK(::symlink("nowhere/at/all", (outputs() / "dangling").c_str()));
+  EXPECT_OK(::symlink("..", (outputs() / "up").c_str()));
+  EXPECT_THAT(list(outputs() / "up"), ElementsAre(".metadata.json", "outputs", "skills", "temp", "uploads"));
+}
+
+TEST_F(Traversal, EscapingLinksCannotBeMade) {
+  fs::create_directories(outputs() / "a");
+  for (const char* text :
+       {"/", "/etc/passwd", "/proc/self/root", "../..", "../../secret", "../../../etc", "a/../b",
+        "a/../../../secret", "./../../x", "../uploads/..", "../uploads/../..", "a/.."})
+    EXPECT_ERRNO(EPERM, ::symlink(text, (outputs() / "link").c_str())) << text;
+  EXPECT_ERRNO(EPERM, ::symlink("../../../secret", (outputs() / "a/link").c_str()));
+  EXPECT_OK(::symlink("../../temp", (outputs() / "a/link").c_str()));
+  EXPECT_THAT(list(outputs()), ElementsAre("a"));
+}
+
+TEST_F(Traversal, AbsoluteLinksBelowTheOwnMountPointAreContained) {
+  write(temp() / "file", "own");
+  EXPECT_OK(::symlink((temp() / "file").c_str(), (outputs() / "absolute").c_str()));
+  EXPECT_EQ(read(outputs() / "absolute"), "own");
+  EXPECT_OK(::symlink(mount().c_str(), (outputs() / "root").c_str()));
+  EXPECT_ERRNO(EPERM, ::symlink((mount() / "../x").c_str(), (outputs() / "up").c_str()));
+  EXPECT_ERRNO(EPERM, ::symlink((mount().string() + "x").c_str(), (outputs() / "neighbour").c_str()));
+  EXPECT_ERRNO(EPERM, ::symlink((mount() / "outputs/..").c_str(), (outputs() / "dots").c_str()));
+}
+
+TEST_F(Traversal, ARenamedLinkIsJudgedWhereItIsNow) {
+  fs::create_directories(outputs() / "a/b");
+  EXPECT_OK(::symlink("../../../uploads", (outputs() / "a/b/link").c_str()));
+  EXPECT_EQ(link_text(outputs() / "a/b/link"), "../../../uploads");
+
+  EXPECT_OK(::rename((outputs() / "a/b/link").c_str(), (outputs() / "link").c_str()));
+  expect_blocked(outputs() / "link");
+  EXPECT_THAT(list(outputs()), ElementsAre("a", "link"));
+
+  EXPECT_OK(::rename((outputs() / "link").c_str(), (outputs() / "a/b/link").c_str()));
+  EXPECT_EQ(link_text(outputs() / "a/b/link"), "../../../uploads");
+  EXPECT_OK(::unlink((outputs() / "a/b/link").c_str()));
+}
+
+TEST_F(Traversal, ALinkIsJudgedAgainWhenItsDirectoryMoves) {
+  fs::create_directories(outputs() / "a/b/c");
+  EXPECT_OK(::symlink("../../../../uploads", (outputs() / "a/b/c/link").c_str()));
+  EXPECT_EQ(link_text(outputs() / "a/b/c/link"), "../../../../uploads");
+
+  EXPECT_OK(::rename((outputs() / "a/b").c_str(), (outputs() / "b").c_str()));
+  expect_blocked(outputs() / "b/c/link");
+  EXPECT_OK(::rename((outputs() / "b/c").c_str(), (temp() / "c").c_str()));
+  expect_blocked(temp() / "c/link");
+  EXPECT_OK(::unlink((temp() / "c/link").c_str()));
+}
+
+TEST_F(Traversal, ALinkIsJudgedAgainAfterAnExchange) {
+  fs::create_directories(outputs() / "deep/er");
+  EXPECT_OK(::symlink("../../../uploads", (outputs() / "deep/er/link").c_str()));
+  EXPECT_EQ(link_text(outputs() / "deep/er/link"), "../../../uploads");
+  write(outputs() / "file", "file");
+  EXPECT_OK(::renameat2(AT_FDCWD, (outputs() / "deep/er/link").c_str(), AT_FDCWD,
+                        (outputs() / "file").c_str(), RENAME_EXCHANGE));
+  expect_blocked(outputs() / "file");
+  EXPECT_EQ(read(outputs() / "deep/er/link"), "file");
+}
+
+TEST_F(Traversal, AHardLinkOfALinkIsJudgedByEachOfItsNames) {
+  fs::create_directories(outputs() / "a/b");
+  EXPECT_OK(::symlink("../../../uploads", (outputs() / "a/b/link").c_str()));
+  const int error = ERRNO_OF(::link((outputs() / "a/b/link").c_str(), (outputs() / "shallow").c_str()));
+  EXPECT_TRUE(error == 0 || error == EPERM) << errno_name(error);
+  if (error != 0) return;
+  // One inode, two places: text that leads out of one of them must not be given to it.
+  std::array<char, PATH_MAX> text;
+  EXPECT_ERRNO(EPERM, ::readlink((outputs() / "shallow").c_str(), text.data(), text.size()));
+  EXPECT_ERRNO(EPERM, ::open((outputs() / "shallow/x").c_str(), O_RDONLY));
+}
+
+TEST_F(Traversal, LinksMadeByTheHostAreListedAndRemovedButNotFollowed) {
+  fs::create_directories(outputs() / "made");
+  plant("/etc/passwd", "outputs/made/absolute");
+  plant("../../../../secret", "outputs/made/relative");
+  plant("x/../../../../secret", "outputs/made/winding");
+  EXPECT_THAT(list(outputs() / "made"), ElementsAre("absolute", "relative", "winding"));
+  for (const char* name : {"absolute", "relative", "winding"}) {
+    expect_blocked(outputs() / "made" / name);
+    EXPECT_ERRNO(EPERM, ::open((outputs() / "made" / name / "below").c_str(), O_RDONLY));
+    EXPECT_OK(::unlink((outputs() / "made" / name).c_str()));
+  }
+}
+
+TEST_F(Traversal, ADirectoryReplacedByALinkBehindTheDriverLeadsNowhere) {
+  fs::create_directories(outputs() / "d");
+  write(outputs() / "d/secret", "own");
+  const auto backing = session().workspace() / "outputs/d";
+  fs::rename(backing, session().workspace() / "outputs/old");
+  fs::create_symlink(session().scratch(), backing);
+
+  const FileDescriptor file(::open((outputs() / "d/secret").c_str(), O_RDONLY));
+  if (file) {
+    EXPECT_EQ(read(file), "own");
+  }
+  const int error = ERRNO_OF(::open((outputs() / "d/made").c_str(), O_CREAT | O_WRONLY, 0644));
+  EXPECT_FALSE(there_is(session().scratch() / "made")) << errno_name(error);
+}
+
+TEST_F(Traversal, HostRootsMayBeLinkedTo) {
+  start_with([](fusefs::MountConfig& config) { config.symlink_host_roots = {"/usr"}; });
+  EXPECT_OK(::symlink("/usr/bin/env", (outputs() / "env").c_str()));
+  EXPECT_EQ(link_text(outputs() / "env"), "/usr/bin/env");
+  EXPECT_OK(::access((outputs() / "env").c_str(), X_OK));
+  EXPECT_ERRNO(EPERM, ::symlink("/usr/../etc", (outputs() / "up").c_str()));
+  EXPECT_ERRNO(EPERM, ::symlink("/usrlocal", (outputs() / "near").c_str()));
+  EXPECT_ERRNO(EPERM, ::symlink("/etc", (outputs() / "etc").c_str()));
+}
+
+TEST_F(Traversal, LinksInASkillMayNotLeadOutOfIt) {
+  const auto top = session().add_skill("pdf", {{"SKILL.md", "how to"}, {"lib/code.py", "code"}});
+  session().add_skill("other", {{"SKILL.md", "other"}});
+  fs::create_symlink("../SKILL.md", top / "lib/inside");
+  fs::create_symlink("../../other/SKILL.md", top / "lib/outside");
+  fs::create_symlink("/etc/passwd", top / "absolute");
+  fs::create_symlink("..", top / "up");
+  session().load_skill("pdf");
+  session().load_skill("other");
+  write(outputs() / "warm", "x");
+
+  EXPECT_EQ(read(skills() / "pdf/lib/inside"), "how to");
+  expect_blocked(skills() / "pdf/lib/outside");
+  expect_blocked(skills() / "pdf/absolute");
+  expect_blocked(skills() / "pdf/up");
+  EXPECT_THAT(list(skills() / "pdf"), ElementsAre("SKILL.md", "absolute", "lib", "up"));
+}
+
+TEST_F(Traversal, NoPathLeadsAboveTheMount) {
+  // ".." is the kernel's, but the driver must not answer for it either.
+  struct stat above {
+  }, direct{};
+  EXPECT_OK(::stat((mount() / "..").c_str(), &above));
+  EXPECT_OK(::stat(mount().parent_path().c_str(), &direct));
+  EXPECT_EQ(above.st_ino, direct.st_ino);
+  struct stat root {
+  }, by_zone{};
+  EXPECT_OK(::stat(mount().c_str(), &root));
+  EXPECT_OK(::stat((outputs() / "..").c_str(), &by_zone));
+  EXPECT_EQ(root.st_ino, by_zone.st_ino);
+}
+
+}  // namespace
+}  // namespace okcvm::test

@@ -1,0 +1,257 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "tests/support/mounted_session.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+using Zones = MountedSession;
+
+/// Every call that changes what stands at a path, or makes something below it.
+void expect_every_change_of(const fs::path& file, int error) {
+  EXPECT_ERRNO(error, ::open(file.c_str(), O_WRONLY));
+  EXPECT_ERRNO(error, ::open(file.c_str(), O_RDWR));
+  EXPECT_ERRNO(error, ::open(file.c_str(), O_RDONLY | O_TRUNC));
+  EXPECT_ERRNO(error, ::truncate(file.c_str(), 0));
+  EXPECT_ERRNO(error, ::chmod(file.c_str(), 0777));
+  EXPECT_ERRNO(error, ::lchown(file.c_str(), 1, 1));
+  EXPECT_ERRNO(error, ::utimensat(AT_FDCWD, file.c_str(), nullptr, AT_SYMLINK_NOFOLLOW));
+  EXPECT_ERRNO(error, ::setxattr(file.c_str(), "user.a", "1", 1, 0));
+  EXPECT_ERRNO(error, ::removexattr(file.c_str(), "user.a"));
+  EXPECT_ERRNO(error, ::unlink(file.c_str()));
+}
+
+void expect_nothing_can_be_made_in(const fs::path& directory, int error) {
+  const auto name = directory / "made";
+  EXPECT_ERRNO(error, ::open(name.c_str(), O_CREAT | O_WRONLY, 0644));
+  EXPECT_ERRNO(error, ::open(name.c_str(), O_CREAT | O_EXCL | O_RDONLY, 0644));
+  EXPECT_ERRNO(error, ::mkdir(name.c_str(), 0755));
+  EXPECT_ERRNO(error, ::symlink("a", name.c_str()));
+  EXPECT_ERRNO(error, ::mknod(name.c_str(), S_IFREG | 0644, 0));
+  EXPECT_ERRNO(error, ::mkfifo(name.c_str(), 0644));
+  EXPECT_ERRNO(error, ::mknod(name.c_str(), S_IFSOCK | 0644, 0));
+  EXPECT_ERRNO(error, ::mknod(name.c_str(), S_IFCHR | 0644, makedev(1, 3)));
+  EXPECT_ERRNO(error, ::mknod(name.c_str(), S_IFBLK | 0644, makedev(7, 0)));
+  EXPECT_FALSE(there_is(name));
+}
+
+void expect_directory_cannot_be_changed(const fs::path& directory, int error) {
+  EXPECT_ERRNO(error, ::chmod(directory.c_str(), 0777));
+  EXPECT_ERRNO(error, ::chown(directory.c_str(), 1, 1));
+  EXPECT_ERRNO(error, ::utimensat(AT_FDCWD, directory.c_str(), nullptr, 0));
+  EXPECT_ERRNO(error, ::setxattr(directory.c_str(), "user.a", "1", 1, 0));
+}
+
+TEST_F(Zones, ASessionHasExactlyItsParts) {
+  EXPECT_THAT(list(mount()), ElementsAre(".metadata.json", "outputs", "skills", "temp", "uploads"));
+  for (const auto& zone : {outputs(), uploads(), temp(), skills()}) {
+    EXPECT_TRUE(S_ISDIR(stat_of(zone).st_mode)) << zone;
+    EXPECT_THAT(list(zone), ElementsAre()) << zone;
+  }
+}
+
+TEST_F(Zones, TheRootCannotBeChangedByAnyCall) {
+  expect_nothing_can_be_made_in(mount(), EROFS);
+  expect_directory_cannot_be_changed(mount(), EROFS);
+  expect_every_change_of(mount() / ".metadata.json", EROFS);
+}
+
+TEST_F(Zones, ZoneDirectoriesStayWhereTheyAre) {
+  for (const char* zone : {"uploads", "outputs", "temp", "skills"}) {
+    EXPECT_ERRNO(EROFS, ::rmdir((mount() / zone).c_str())) << zone;
+    EXPECT_ERRNO(EROFS, ::rename((mount() / zone).c_str(), (mount() / "other").c_str())) << zone;
+    const auto other = zone == std::string_view("temp") ? outputs() : temp();
+    EXPECT_ERRNO(EROFS, ::rename((mount() / zone).c_str(), (other / "inside").c_str())) << zone;
+  }
+  write(outputs() / "file", "x");
+  EXPECT_ERRNO(EROFS, ::rename((outputs() / "file").c_str(), (mount() / "file").c_str()));
+  EXPECT_ERRNO(EROFS, ::link((outputs() / "file").c_str(), (mount() / "file").c_str()));
+  EXPECT_EQ(read(outputs() / "file"), "x");
+}
+
+TEST_F(Zones, TheMetadataFileCannotGoAnywhere) {
+  const auto file = mount() / ".metadata.json";
+  EXPECT_ERRNO(EROFS, ::rename(file.c_str(), (outputs() / "m").c_str()));
+  EXPECT_ERRNO(EROFS, ::link(file.c_str(), (outputs() / "m").c_str()));
+  write(outputs() / "mine", "mine");
+  EXPECT_ERRNO(EROFS, ::rename((outputs() / "mine").c_str(), file.c_str()));
+  EXPECT_THAT(list(outputs()), ElementsAre("mine"));
+}
+
+TEST_F(Zones, TheMetadataFileShowsItsBytesAndTheirReplacement) {
+  const auto file = mount() / ".metadata.json";
+  EXPECT_EQ(read(file), "{\"session_id\":\"12ab34cd\"}\n");
+  EXPECT_EQ(static_cast<std::size_t>(stat_of(file).st_size), read(file).size());
+  EXPECT_TRUE(S_ISREG(stat_of(file).st_mode));
+  EXPECT_EQ(mode_of(file) & 0222, 0u);
+
+  const std::string longer = "{\"skills\":[\"" + std::string(10000, 'x') + "\"]}\n";
+  session().driver().set_metadata(longer);
+  EXPECT_EQ(static_cast<std::size_t>(stat_of(file).st_size), longer.size());
+  EXPECT_EQ(read(file), longer);
+  session().driver().set_metadata("{}\n");
+  EXPECT_EQ(read(file), "{}\n");
+}
+
+TEST_F(Zones, ASkillCannotBeChangedByAnyCall) {
+  session().add_skill("pdf", {{"SKILL.md", "how to"}, {"scripts/run.sh", "echo"}});
+  session().load_skill("pdf");
+  const auto skill = skills() / "pdf";
+
+  EXPECT_EQ(read(skill / "SKILL.md"), "how to");
+  expect_every_change_of(skill / "SKILL.md", EROFS);
+  for (const auto& directory : {skills(), skill, skill / "scripts"}) {
+    expect_nothing_can_be_made_in(directory, EROFS);
+    expect_directory_cannot_be_changed(directory, EROFS);
+  }
+  EXPECT_ERRNO(EROFS, ::rmdir((skill / "scripts").c_str()));
+  EXPECT_ERRNO(EROFS, ::rmdir(skill.c_str()));
+  EXPECT_ERRNO(EROFS, ::rename(skill.c_str(), (skills() / "other").c_str()));
+  EXPECT_ERRNO(EROFS, ::rename((skill / "SKILL.md").c_str(), (skill / "other").c_str()));
+  EXPECT_EQ(read(skill / "SKILL.md"), "how to");
+}
+
+TEST_F(Zones, ASkillCannotBeMovedOrLinkedOut) {
+  session().add_skill("pdf", {{"SKILL.md", "how to"}});
+  session().load_skill("pdf");
+  const auto file = skills() / "pdf/SKILL.md";
+  write(outputs() / "mine", "mine");
+
+  EXPECT_ERRNO(EROFS, ::rename(file.c_str(), (outputs() / "taken").c_str()));
+  EXPECT_ERRNO(EXDEV, ::link(file.c_str(), (outputs() / "taken").c_str()));
+  EXPECT_ERRNO(EROFS, ::link(file.c_str(), (skills() / "pdf/again").c_str()));
+  EXPECT_ERRNO(EROFS, ::rename((outputs() / "mine").c_str(), (skills() / "pdf/mine").c_str()));
+  EXPECT_ERRNO(EROFS, ::link((outputs() / "mine").c_str(), (skills() / "pdf/mine").c_str()));
+  EXPECT_ERRNO(EROFS,
+               ::renameat2(AT_FDCWD, file.c_str(), AT_FDCWD, (outputs() / "mine").c_str(), RENAME_EXCHANGE));
+  EXPECT_THAT(list(outputs()), ElementsAre("mine"));
+}
+
+class WritableZone : public MountedSession, public ::testing::WithParamInterface<const char*> {
+ protected:
+  fs::path zone() const { return mount() / GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Zones, WritableZone, ::testing::Values("uploads", "outputs", "temp"),
+                         [](const auto& zone) { return std::string(zone.param); });
+
+TEST_P(WritableZone, TakesEveryChange) {
+  const auto file = zone() / "file";
+  write(file, "first");
+  EXPECT_OK(::chmod(file.c_str(), 0600));
+  EXPECT_OK(::chown(file.c_str(), 7, 8));
+  EXPECT_OK(::truncate(file.c_str(), 3));
+  EXPECT_OK(::setxattr(file.c_str(), "user.a", "1", 1, 0));
+  EXPECT_OK(::utimensat(AT_FDCWD, file.c_str(), nullptr, 0));
+  EXPECT_OK(::link(file.c_str(), (zone() / "hard").c_str()));
+  EXPECT_OK(::symlink("file", (zone() / "soft").c_str()));
+  EXPECT_OK(::rename((zone() / "hard").c_str(), (zone() / "moved").c_str()));
+  EXPECT_OK(::mkdir((zone() / "directory").c_str(), 0755));
+  EXPECT_THAT(list(zone()), ElementsAre("directory", "file", "moved", "soft"));
+  EXPECT_EQ(read(zone() / "soft"), "fir");
+  EXPECT_EQ(stat_of(file).st_uid, 7u);
+  EXPECT_EQ(stat_of(file).st_nlink, 2u);
+  for (const char* name : {"file", "moved", "soft"}) EXPECT_OK(::unlink((zone() / name).c_str()));
+  EXPECT_OK(::rmdir((zone() / "directory").c_str()));
+  EXPECT_THAT(list(zone()), ElementsAre());
+}
+
+TEST_P(WritableZone, TakesPipesAndSocketsButNoDevices) {
+  EXPECT_ERRNO(EPERM, ::mknod((zone() / "null").c_str(), S_IFCHR | 0666, makedev(1, 3)));
+  EXPECT_ERRNO(EPERM, ::mknod((zone() / "disk").c_str(), S_IFBLK | 0666, makedev(7, 0)));
+  EXPECT_ERRNO(EPERM, ::mknod((zone() / "whiteout").c_str(), S_IFCHR, makedev(0, 0)));
+  EXPECT_OK(::mkfifo((zone() / "pipe").c_str(), 0644));
+  EXPECT_OK(::mknod((zone() / "socket").c_str(), S_IFSOCK | 0600, 0));
+  EXPECT_TRUE(S_ISFIFO(stat_of(zone() / "pipe").st_mode));
+  EXPECT_TRUE(S_ISSOCK(stat_of(zone() / "socket").st_mode));
+  EXPECT_THAT(list(zone()), ElementsAre("pipe", "socket"));
+}
+
+TEST_P(WritableZone, ExchangesFilesWithTheOtherTwo) {
+  for (const char* name : {"uploads", "outputs", "temp"}) {
+    if (name == std::string_view(GetParam())) continue;
+    const auto other = mount() / name;
+    write(zone() / "file", "bytes");
+    EXPECT_OK(::rename((zone() / "file").c_str(), (other / "file").c_str()));
+    EXPECT_OK(::link((other / "file").c_str(), (zone() / "linked").c_str()));
+    EXPECT_EQ(stat_of(other / "file").st_ino, stat_of(zone() / "linked").st_ino);
+    EXPECT_EQ(read(zone() / "linked"), "bytes");
+    EXPECT_OK(::unlink((zone() / "linked").c_str()));
+    EXPECT_OK(::mkdir((zone() / "tree").c_str(), 0755));
+    write(zone() / "tree/leaf", "leaf");
+    EXPECT_OK(::rename((zone() / "tree").c_str(), (other / "tree").c_str()));
+    EXPECT_EQ(read(other / "tree/leaf"), "leaf");
+  }
+}
+
+class BoundWorkdir : public MountedSession {
+ protected:
+  void SetUp() override {
+    MountedSession::SetUp();
+    if (IsSkipped()) return;
+    fs::create_directory(host_.path() / "project");
+    write(host_ / "project/main.c", "int main;");
+    start_with([&](fusefs::MountConfig& config) {
+      config.workdir = open_file(host_ / "project", O_RDONLY | O_DIRECTORY);
+    });
+  }
+
+  ScratchDirectory host_{"workdir"};
+};
+
+TEST_F(BoundWorkdir, ShowsTheUsersOwnDirectory) {
+  EXPECT_THAT(list(mount()),
+              ElementsAre(".metadata.json", "outputs", "skills", "temp", "uploads", "workdir"));
+  EXPECT_EQ(read(mount() / "workdir/main.c"), "int main;");
+  write(mount() / "workdir/new", "made inside");
+  EXPECT_EQ(read(host_ / "project/new"), "made inside");
+  write(host_ / "project/outside", "made outside");
+  EXPECT_EQ(read(mount() / "workdir/outside"), "made outside");
+  EXPECT_OK(::mkdir((mount() / "workdir/d").c_str(), 0755));
+  EXPECT_OK(::rename((mount() / "workdir/new").c_str(), (mount() / "workdir/d/new").c_str()));
+  EXPECT_EQ(read(host_ / "project/d/new"), "made inside");
+  EXPECT_FALSE(there_is(session().workspace()));
+}
+
+TEST_F(BoundWorkdir, IsAnotherFileSystemToTheOtherZones) {
+  const auto inside = mount() / "workdir/main.c";
+  write(outputs() / "file", "x");
+  EXPECT_ERRNO(EXDEV, ::rename(inside.c_str(), (outputs() / "main.c").c_str()));
+  EXPECT_ERRNO(EXDEV, ::link(inside.c_str(), (outputs() / "main.c").c_str()));
+  EXPECT_ERRNO(EXDEV, ::rename((outputs() / "file").c_str(), (mount() / "workdir/file").c_str()));
+  EXPECT_ERRNO(EXDEV, ::link((outputs() / "file").c_str(), (mount() / "workdir/file").c_str()));
+  EXPECT_ERRNO(
+      EXDEV, ::renameat2(AT_FDCWD, inside.c_str(), AT_FDCWD, (outputs() / "file").c_str(), RENAME_EXCHANGE));
+}
+
+TEST_F(BoundWorkdir, TakesPipesButNoDevicesAndStays) {
+  EXPECT_ERRNO(EPERM, ::mknod((mount() / "workdir/null").c_str(), S_IFCHR | 0666, makedev(1, 3)));
+  EXPECT_OK(::mkfifo((mount() / "workdir/pipe").c_str(), 0644));
+  EXPECT_ERRNO(EROFS, ::rename((mount() / "workdir").c_str(), (mount() / "w").c_str()));
+  EXPECT_ERRNO(EROFS, ::rmdir((mount() / "workdir").c_str()));
+}
+
+TEST_F(Zones, DenialsAreReported) {
+  std::vector<std::string> denials;
+  start_with([&](fusefs::MountConfig& config) {
+    config.on_denial = [&](std::string_view, const RelPath& path, int error) {
+      denials.push_back(path.text() + ":" + errno_name(error));
+    };
+  });
+  EXPECT_ERRNO(EROFS, ::mkdir((mount() / "made").c_str(), 0755));
+  EXPECT_ERRNO(EPERM, ::mknod((outputs() / "null").c_str(), S_IFCHR | 0666, makedev(1, 3)));
+  session().unmount();
+  EXPECT_THAT(denials, ElementsAre("made:EROFS", "outputs/null:EPERM"));
+}
+
+}  // namespace
+}  // namespace okcvm::test

@@ -1,0 +1,148 @@
+#include <gmock/gmock.h>
+
+#include "tests/tools/daemon_fixture.h"
+
+namespace okcvm::test {
+namespace {
+
+using nlohmann::json;
+
+class DaemonFiles : public DaemonFixture {
+ protected:
+  void SetUp() override {
+    DaemonFixture::SetUp();
+    if (IsSkipped()) return;
+    start();
+    create({{"id", "s1"}});
+  }
+  HttpAnswer get(const std::string& path, const std::map<std::string, std::string>& headers = {}) {
+    return ask("GET", "/v1/sessions/s1/files/" + path, {}, headers);
+  }
+  HttpAnswer put(const std::string& path, const std::string& text,
+                 const std::map<std::string, std::string>& headers = {}) {
+    return ask("PUT", "/v1/sessions/s1/files/" + path, text, headers);
+  }
+};
+
+TEST_F(DaemonFiles, AreWrittenReadListedAndDeleted) {
+  EXPECT_TRUE(get("outputs").json()["entries"].empty());
+  EXPECT_EQ(put("outputs/a/b.txt", "bytes").status, 201);
+  EXPECT_EQ(put("outputs/a/b.txt", "other").status, 200);
+  EXPECT_EQ(read(mount("s1") / "outputs/a/b.txt"), "other");
+  EXPECT_EQ(get("outputs/a/b.txt").body, "other");
+  EXPECT_EQ(get("outputs/a/b.txt").headers["content-type"], "text/plain");
+  const auto entry = get("outputs/a").json()["entries"][0];
+  EXPECT_EQ(entry["path"], "outputs/a/b.txt");
+  EXPECT_EQ(entry["size"], 5);
+  EXPECT_EQ(get("").json()["entries"].size(), 5u);
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/files/outputs/a").code(), "already_exists");
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/files/outputs/a?recursive=true").status, 200);
+  EXPECT_FALSE(std::filesystem::exists(mount("s1") / "outputs/a"));
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/files/outputs/a").code(), "not_found");
+}
+
+TEST_F(DaemonFiles, AreServedInParts) {
+  put("outputs/f", "0123456789");
+  const auto part = get("outputs/f", {{"Range", "bytes=2-4"}});
+  EXPECT_EQ(part.status, 206);
+  EXPECT_EQ(part.body, "234");
+  EXPECT_EQ(part.headers.at("content-range"), "bytes 2-4/10");
+  EXPECT_EQ(get("outputs/f", {{"Range", "bytes=-3"}}).body, "789");
+  EXPECT_EQ(get("outputs/f", {{"Range", "bytes=10-"}}).status, 416);
+  EXPECT_EQ(get("outputs/f", {{"Range", "bytes=0-1,5-6"}}).body, "0123456789");
+}
+
+TEST_F(DaemonFiles, AreNotOverwrittenUnseen) {
+  const auto first = put("outputs/f", "one").json()["etag"].get<std::string>();
+  EXPECT_EQ(get("outputs/f").headers["etag"], first);
+  EXPECT_EQ(get("outputs/f", {{"If-None-Match", first}}).status, 304);
+  const auto second = put("outputs/f", "two two", {{"If-Match", first}});
+  EXPECT_EQ(second.status, 200);
+  const auto late = put("outputs/f", "three", {{"If-Match", first}});
+  EXPECT_EQ(late.status, 412);
+  EXPECT_EQ(late.code(), "busy");
+  EXPECT_EQ(put("outputs/f", "new", {{"If-None-Match", "*"}}).status, 412);
+  EXPECT_EQ(get("outputs/f").body, "two two");
+  EXPECT_EQ(put("outputs/g", "new", {{"If-Match", "*"}}).status, 412);
+  EXPECT_EQ(get("outputs").json()["entries"].size(), 1u);
+}
+
+TEST_F(DaemonFiles, CannotBeNamedOutsideOfTheSession) {
+  for (const char* path :
+       {"../x", "outputs/../../x", "outputs/%2e%2e/x", "/etc/passwd", "%2Fetc/passwd", ".."}) {
+    EXPECT_EQ(get(path).code(), "path_traversal_blocked") << path;
+    EXPECT_EQ(put(path, "x").code(), "path_traversal_blocked") << path;
+    EXPECT_EQ(ask("DELETE", std::string("/v1/sessions/s1/files/") + path).code(), "path_traversal_blocked")
+        << path;
+  }
+  for (const std::string& path :
+       {std::string("outputs/a%00b"), std::string("outputs//a"), "outputs/" + std::string(256, 'a')})
+    EXPECT_EQ(put(path, "x").code(), "invalid_request") << path;
+  EXPECT_EQ(put("x", "x").code(), "read_only");
+  EXPECT_EQ(put(".metadata.json", "x").code(), "read_only");
+  EXPECT_EQ(put("skills/x", "x").code(), "read_only");
+  EXPECT_FALSE(std::filesystem::exists(root_ / "state/workspaces/s1"));
+}
+
+TEST_F(DaemonFiles, MayHaveNamesThatAreNotText) {
+  EXPECT_EQ(put("outputs/%FF%0A", "x").status, 201);
+  const auto entry = get("outputs").json()["entries"][0];
+  EXPECT_EQ(entry["encoded_path"], "outputs/%FF%0A");
+  EXPECT_EQ(get(entry["encoded_path"]).body, "x");
+}
+
+TEST_F(DaemonFiles, AreLargeWithoutBeingHeldInMemory) {
+  const std::string large(20'000'000, 'L');
+  EXPECT_EQ(put("outputs/large", large).json()["size"], large.size());
+  EXPECT_EQ(get("outputs/large").body, large);
+}
+
+TEST_F(DaemonFiles, LeaveNothingWhenTheClientGoes) {
+  {
+    HttpClient client(socket());
+    client.send("PUT /v1/sessions/s1/files/outputs/half HTTP/1.1\r\nContent-Length: 1000\r\n\r\nsome");
+  }
+  put("outputs/whole", "x");
+  EXPECT_EQ(get("outputs").json()["entries"].size(), 1u);
+}
+
+TEST_F(DaemonFiles, ArriveAsUploads) {
+  const auto upload = [&](const std::string& name) {
+    return ask("POST", "/v1/sessions/s1/uploads?name=" + name, "%PDF-1.4\n");
+  };
+  const auto first = upload("..%2F..%2Freport.pdf").json();
+  EXPECT_EQ(first["path"], "uploads/report.pdf");
+  EXPECT_EQ(first["type"], "pdf");
+  EXPECT_EQ(first["mime_type"], "application/pdf");
+  EXPECT_EQ(first["size"], 9);
+  const auto second = upload("report.pdf").json();
+  EXPECT_NE(second["path"], first["path"]);
+  EXPECT_EQ(read(mount("s1") / second["path"].get<std::string>()), "%PDF-1.4\n");
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/uploads", "x").code(), "invalid_request");
+}
+
+TEST_F(DaemonFiles, AreResolvedByThreeConventions) {
+  put("outputs/d/f", "x");
+  std::filesystem::create_symlink("d/f", mount("s1") / "outputs/link");
+  const auto resolve = [&](const json& request) {
+    return ask("POST", "/v1/sessions/s1/resolve", request.dump());
+  };
+  EXPECT_EQ(resolve({{"path", "outputs/d/f"}}).json()["type"], "file");
+  EXPECT_EQ(resolve({{"path", "outputs/link"}, {"mode", "physical"}}).json()["path"], "outputs/d/f");
+  EXPECT_EQ(resolve({{"path", "/outputs\\d\\f"}, {"mode", "rebase"}}).json()["path"], "outputs/d/f");
+  EXPECT_EQ(resolve({{"path", "/outputs/d/f"}}).code(), "path_traversal_blocked");
+  EXPECT_EQ(resolve({{"path", "/../etc"}, {"mode", "rebase"}}).code(), "path_traversal_blocked");
+  EXPECT_EQ(resolve({{"path", "outputs/none"}}).json()["exists"], false);
+  EXPECT_EQ(resolve({{"path", "outputs/none"}, {"must_exist", true}}).code(), "not_found");
+  EXPECT_EQ(resolve({{"path", "skills"}, {"for_write", true}}).code(), "read_only");
+  EXPECT_EQ(resolve({{"path", "outputs"}, {"mode", "other"}}).code(), "invalid_request");
+}
+
+TEST_F(DaemonFiles, AreNamedAnewInPrompts) {
+  const auto answer =
+      ask("POST", "/v1/sessions/s1/adapt-prompt", R"({"prompt":"see /mnt/okcomputer/output/x"})");
+  EXPECT_EQ(answer.json()["prompt"], "see " + mount("s1").string() + "/outputs/x");
+}
+
+}  // namespace
+}  // namespace okcvm::test

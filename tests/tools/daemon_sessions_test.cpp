@@ -1,0 +1,297 @@
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "tests/tools/daemon_fixture.h"
+
+namespace okcvm::test {
+namespace {
+
+using nlohmann::json;
+
+class DaemonSessions : public DaemonFixture {};
+
+TEST_F(DaemonSessions, AreMountedShownAndDeleted) {
+  start();
+  add_skill("pdf", "---\ndescription: how to pdf\n---\n");
+  const auto session =
+      create({{"id", "s1"}, {"skills", {"pdf"}}, {"labels", {{"task", "7"}}}, {"mode", "0750"}});
+  EXPECT_EQ(session["state"], "mounted");
+  EXPECT_EQ(session["mount"], mount("s1").string());
+  EXPECT_EQ(session["cwd"], (mount("s1") / "outputs").string());
+  struct stat status {};
+  ASSERT_EQ(::stat(mount("s1").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0750u);
+  const auto metadata = json::parse(read(mount("s1") / ".metadata.json"));
+  EXPECT_EQ(metadata["session_id"], "s1");
+  EXPECT_EQ(metadata["created_at"], session["created_at"]);
+  EXPECT_EQ(metadata["skills"], json({"pdf"}));
+  EXPECT_EQ(metadata["labels"]["task"], "7");
+  EXPECT_EQ(ask("GET", "/v1/skills").json()["skills"][0]["description"], "how to pdf");
+  EXPECT_FALSE(std::filesystem::exists(root_ / "state/workspaces/s1"));
+
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1").json(), json({{"id", "s1"}, {"deleted", true}}));
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1").json(), json({{"id", "s1"}, {"deleted", false}}));
+  EXPECT_FALSE(std::filesystem::exists(mount("s1")));
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1").code(), "not_found");
+}
+
+TEST_F(DaemonSessions, AreFoundByPrefix) {
+  start();
+  for (const char* id : {"abc1", "abc2", "b"}) create({{"id", id}});
+  EXPECT_EQ(ask("GET", "/v1/sessions/abc").code(), "ambiguous_prefix");
+  EXPECT_EQ(ask("GET", "/v1/sessions/abc1").json()["id"], "abc1");
+  EXPECT_EQ(ask("POST", "/v1/sessions/b/mount").json()["id"], "b");
+  EXPECT_EQ(ask("GET", "/v1/sessions?prefix=abc").json()["sessions"].size(), 2u);
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/abc").json()["deleted"], false);
+}
+
+TEST_F(DaemonSessions, RefuseWrongRequests) {
+  start();
+  create({{"id", "s1"}});
+  for (const auto& [body, code] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"id":"s1"})", "already_exists"},
+           {R"({"id":"../x"})", "invalid_request"},
+           {R"({"id":""})", "invalid_request"},
+           {R"({"id":7})", "invalid_request"},
+           {R"({"nonsense":1})", "invalid_request"},
+           {R"({"mode":"0888"})", "invalid_request"},
+           {R"({"labels":{"a":1}})", "invalid_request"},
+           {R"({"skills":["none"]})", "not_found"},
+           {R"({"skills":["../.."]})", "path_traversal_blocked"},
+           {R"({"owner":{"uid":-1}})", "invalid_request"},
+           {R"({"owner":{"uid":4294967295}})", "invalid_request"},
+           {R"({"parent_agent":"x"})", "invalid_request"},
+           {R"({"agent":"a","parent_agent":"unknown"})", "not_found"},
+           {R"({"agent":"root"})", "invalid_request"},
+           {R"({"workdir_policy":"other"})", "invalid_request"},
+           {"{", "invalid_request"}}) {
+    const auto answer = ask("POST", "/v1/sessions", body);
+    EXPECT_EQ(answer.code(), code) << body << answer.body;
+  }
+  EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), 1u);
+  EXPECT_EQ(ask("PATCH", "/v1/sessions").status, 405);
+  EXPECT_EQ(ask("PUT", "/v1/sessions").headers["allow"], "POST, GET, HEAD");
+  EXPECT_EQ(ask("GET", "/v2/sessions").status, 404);
+  EXPECT_EQ(ask("GET", "/v1/sessions?nonsense=1").status, 400);
+}
+
+TEST_F(DaemonSessions, BelongToWhoMadeThem) {
+  start();
+  create({{"id", "roots"}});
+  ASSERT_EQ(ask_as(1234, "POST", "/v1/sessions", R"({"id":"mine"})").status, 201);
+  EXPECT_EQ(ask_as(1234, "POST", "/v1/sessions", R"({"owner":{"uid":0}})").code(), "forbidden");
+  EXPECT_EQ(ask_as(1234, "POST", "/v1/sessions", R"({"owner":{"gid":0}})").code(), "forbidden");
+  EXPECT_EQ(ask_as(1234, "GET", "/v1/sessions/roots").code(), "not_found");
+  EXPECT_EQ(ask_as(1234, "POST", "/v1/sessions/roots/unmount").code(), "not_found");
+  EXPECT_EQ(ask_as(1234, "DELETE", "/v1/sessions/roots").json()["deleted"], false);
+  EXPECT_EQ(ask_as(1234, "GET", "/v1/sessions").json()["sessions"].size(), 1u);
+  EXPECT_EQ(ask_as(4321, "GET", "/v1/sessions/mine/files/").code(), "not_found");
+  EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), 2u);
+  struct stat status {};
+  ASSERT_EQ(::stat(mount("mine").c_str(), &status), 0);
+  EXPECT_EQ(status.st_uid, 1234u);
+}
+
+TEST_F(DaemonSessions, ComeBackAfterARestart) {
+  start();
+  create({{"id", "kept"}, {"labels", {{"a", "b"}}}});
+  create({{"id", "away"}});
+  write(mount("kept") / "outputs/f", "bytes");
+  EXPECT_EQ(ask("POST", "/v1/sessions/away/unmount").json()["state"], "unmounted");
+  EXPECT_EQ(stop(), 0);
+  EXPECT_FALSE(std::filesystem::exists(mount("kept")));
+  start();
+  EXPECT_EQ(read(mount("kept") / "outputs/f"), "bytes");
+  EXPECT_EQ(ask("GET", "/v1/sessions/kept").json()["labels"]["a"], "b");
+  EXPECT_EQ(ask("GET", "/v1/sessions/away").json()["state"], "unmounted");
+  EXPECT_EQ(ask("GET", "/v1/sessions/away/files/").code(), "busy");
+  EXPECT_EQ(ask("GET", "/v1/sessions/away/info").json()["files"], 0);
+  EXPECT_EQ(ask("GET", "/v1/health").json()["status"], "ok");
+}
+
+TEST_F(DaemonSessions, AreMountedAnewAfterACrashWithoutAKeeper) {
+  start();
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/f", "bytes");
+  kill_daemon();
+  start();
+  EXPECT_EQ(read(mount("s1") / "outputs/f"), "bytes");
+  const auto health = ask("GET", "/v1/health").json();
+  EXPECT_EQ(health["status"], "degraded");
+  EXPECT_EQ(health["affected"][0]["id"], "s1");
+}
+
+TEST_F(DaemonSessions, OutliveADaemonThatIsKept) {
+  start({"--keeper"});
+  create({{"id", "s1"}});
+  std::ofstream open_file(mount("s1") / "outputs/f");
+  open_file << "one " << std::flush;
+  for (int i = 0; i < 3; ++i) {
+    const pid_t before = serving_pid();
+    kill_daemon();
+    open_file << i << std::flush;
+    EXPECT_EQ(ask("GET", "/v1/sessions/s1").json()["state"], "mounted");
+    EXPECT_NE(serving_pid(), before);
+  }
+  const pid_t before = serving_pid();
+  signal(SIGHUP);
+  open_file << " two";
+  open_file.close();
+  EXPECT_TRUE(open_file);
+  while (serving_pid() == before) ::usleep(1000);
+  EXPECT_EQ(read(mount("s1") / "outputs/f"), "one 012 two");
+  EXPECT_EQ(ask("GET", "/v1/health").json()["affected"].size(), 0u);
+  EXPECT_EQ(stop(), 0);
+  EXPECT_FALSE(std::filesystem::exists(mount("s1")));
+  EXPECT_FALSE(std::filesystem::exists(socket()));
+}
+
+TEST_F(DaemonSessions, AreResetAndRelabelled) {
+  start();
+  create({{"id", "s1"}});
+  write(mount("s1") / "temp/t", "x");
+  write(mount("s1") / "outputs/o", "x");
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/checkpoints", R"({"data":{"turn":1}})").status, 201);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/reset").json()["checkpoints_removed"], 1);
+  EXPECT_FALSE(std::filesystem::exists(mount("s1") / "temp/t"));
+  EXPECT_TRUE(std::filesystem::exists(mount("s1") / "outputs/o"));
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/labels", R"({"labels":{"n":"v"}})").json()["labels"]["n"], "v");
+  EXPECT_EQ(json::parse(read(mount("s1") / ".metadata.json"))["labels"]["n"], "v");
+}
+
+TEST_F(DaemonSessions, AreCleanedUnlessTheyAreInUse) {
+  start();
+  create({{"id", "idle"}});
+  create({{"id", "used"}});
+  write(mount("used") / "outputs/f", "x");
+  std::ifstream open_file(mount("used") / "outputs/f");
+  EXPECT_TRUE(ask("POST", "/v1/clean", R"({"older_than_days":1})").json()["removed"].empty());
+  EXPECT_EQ(ask("POST", "/v1/clean", R"({"older_than_days":0,"dry_run":true})").json()["removed"],
+            json({"idle"}));
+  const auto cleaned = ask("POST", "/v1/clean", R"({"older_than_days":0})").json();
+  EXPECT_EQ(cleaned["removed"], json({"idle"}));
+  EXPECT_EQ(cleaned["skipped"][0]["id"], "used");
+}
+
+TEST_F(DaemonSessions, AreSharedByAnAgentsDescendants) {
+  start();
+  EXPECT_EQ(create({{"agent", "lead"}})["id"], "lead");
+  EXPECT_EQ(create({{"agent", "other"}, {"parent_agent", "root"}})["id"], "other");
+  for (const auto& [agent, parent] : {std::pair("child", "lead"), std::pair("grandchild", "child")}) {
+    const auto answer =
+        ask("POST", "/v1/sessions", json({{"agent", agent}, {"parent_agent", parent}}).dump());
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_EQ(answer.json()["id"], "lead");
+    EXPECT_EQ(answer.json()["inherited"], true);
+  }
+  EXPECT_EQ(ask("GET", "/v1/agents/grandchild").json()["session"]["id"], "lead");
+  EXPECT_EQ(ask("GET", "/v1/agents/lead").json()["children"], json({"child"}));
+  std::vector<std::pair<std::string, int>> tree;
+  const auto agents = ask("GET", "/v1/agents").json();
+  for (const auto& row : agents["agents"]) tree.emplace_back(row["agent"], row["depth"]);
+  EXPECT_THAT(tree, ::testing::ElementsAre(std::pair("lead", 1), std::pair("child", 2),
+                                           std::pair("grandchild", 3), std::pair("other", 1)));
+  EXPECT_EQ(ask("GET", "/v1/agents/nobody").code(), "not_found");
+}
+
+TEST_F(DaemonSessions, LoadAndUnloadSkills) {
+  start();
+  add_skill("pdf", "how to");
+  create({{"id", "s1"}});
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/skills", R"({"name":"pdf"})").status, 201);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/skills", R"({"name":"pdf"})").status, 200);
+  EXPECT_EQ(read(mount("s1") / "skills/pdf/SKILL.md"), "how to");
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/files/skills").json()["entries"][0]["skill"], true);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/skills", R"({"name":"none"})").code(), "not_found");
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/skills/pdf").json()["skills"].size(), 0u);
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/skills/pdf").code(), "not_found");
+  EXPECT_FALSE(std::filesystem::exists(mount("s1") / "skills/pdf"));
+}
+
+TEST_F(DaemonSessions, BindWorkdirs) {
+  const auto projects = root_ / "projects";
+  std::filesystem::create_directories(projects / "a");
+  std::filesystem::create_directories(projects / "b");
+  std::filesystem::create_symlink("/etc", projects / "escape");
+  start({"--workdir-allow-root", projects});
+  const auto bound = create({{"id", "s1"}, {"workdir", projects / "a"}, {"device_id", "d"}});
+  EXPECT_EQ(bound["workdir"], (projects / "a").string());
+  EXPECT_EQ(bound["workdir_policy"], "existing");
+  EXPECT_EQ(bound["cwd"], (mount("s1") / "workdir").string());
+  write(mount("s1") / "workdir/inside", "x");
+  EXPECT_EQ(read(projects / "a/inside"), "x");
+  write(projects / "a/outside", "y");
+  EXPECT_EQ(read(mount("s1") / "workdir/outside"), "y");
+
+  for (const std::string& path :
+       {std::string("/etc"), std::string(projects / "escape"), std::string("relative"),
+        std::string(root_ / "state"), std::string(projects / "none")}) {
+    const auto session = create({{"workdir", path}});
+    EXPECT_EQ(session["workdir"], nullptr) << path;
+    EXPECT_EQ(session["workdir_policy"], "managed");
+    EXPECT_EQ(session["workdir_fallback"]["requested"], path);
+  }
+  const auto switched =
+      ask("POST", "/v1/sessions/s1/workdir", json({{"workdir", projects / "b"}, {"device_id", "d"}}).dump());
+  EXPECT_EQ(switched.json()["remounted"], true);
+  EXPECT_EQ(switched.json()["previous_workdir"], (projects / "a").string());
+  EXPECT_FALSE(std::filesystem::exists(mount("s1") / "workdir/inside"));
+  EXPECT_EQ(ask("GET", "/v1/workdirs").json()["workdirs"][0]["path"], (projects / "b").string());
+  ask("DELETE", "/v1/sessions/s1");
+  EXPECT_EQ(create({{"id", "s1"}, {"device_id", "d"}})["workdir"], (projects / "b").string());
+  EXPECT_EQ(create({{"id", "s2"}, {"device_id", "d"}})["workdir"], nullptr);
+}
+
+TEST_F(DaemonSessions, BindRepositoriesByTheirRemote) {
+  const auto repository = root_ / "projects/r";
+  std::filesystem::create_directories(repository.parent_path());
+  if (std::system(("git init -q " + repository.string() + " && git -C " + repository.string() +
+                   " remote add origin git@example.org:team/r.git")
+                      .c_str()) != 0)
+    GTEST_SKIP() << "git is not installed";
+  start({"--workdir-allow-root", root_ / "projects"});
+  const json request{
+      {"workdir_policy", "repo-bound"}, {"git_url", "https://example.org/team/r"}, {"branch", "main"}};
+  EXPECT_EQ(create(request)["workdir_policy"], "managed");
+  auto with_path = request;
+  with_path["workdir"] = repository;
+  EXPECT_EQ(create(with_path)["workdir_policy"], "repo-bound");
+  EXPECT_EQ(create(request)["workdir"], repository.string());
+  with_path["git_url"] = "https://example.org/team/other";
+  EXPECT_THAT(create(with_path)["workdir_fallback"]["reason"], ::testing::HasSubstr("remote"));
+}
+
+TEST_F(DaemonSessions, OfOneStateDirectoryHaveOneDaemon) {
+  start();
+  const auto [status, said] = start_in_vain({"--socket", root_ / "other.sock"});
+  EXPECT_EQ(status, 1);
+  EXPECT_THAT(said, ::testing::HasSubstr("pid " + std::to_string(serving_pid())));
+}
+
+TEST_F(DaemonSessions, AreNotServedFromADamagedRegistry) {
+  std::filesystem::create_directories(root_ / "state");
+  std::filesystem::permissions(root_ / "state", std::filesystem::perms(0700));
+  const std::string garbage(10'000, 'g');
+  write(root_ / "state/sessions.db", garbage);
+  for (const auto& options : {std::vector<std::string>(), std::vector<std::string>{"--keeper"}}) {
+    const auto [status, said] = start_in_vain(options);
+    EXPECT_EQ(status, 1);
+    EXPECT_THAT(said, ::testing::HasSubstr("untouched"));
+    EXPECT_EQ(read(root_ / "state/sessions.db"), garbage);
+  }
+}
+
+TEST_F(DaemonSessions, NeedAMountRootAndASafeStateDirectory) {
+  EXPECT_THAT(start_in_vain({"--mount-root", root_ / "none"}).second, ::testing::HasSubstr("mount root"));
+  std::filesystem::create_directory(root_ / "open");
+  std::filesystem::permissions(root_ / "open", std::filesystem::perms(0777));
+  EXPECT_THAT(start_in_vain({"--state-dir", root_ / "open"}).second,
+              ::testing::HasSubstr("written to by others"));
+}
+
+}  // namespace
+}  // namespace okcvm::test

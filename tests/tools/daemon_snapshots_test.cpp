@@ -1,0 +1,160 @@
+#include <gmock/gmock.h>
+
+#include "tests/tools/daemon_fixture.h"
+
+namespace okcvm::test {
+namespace {
+
+using nlohmann::json;
+
+class DaemonSnapshots : public DaemonFixture {
+ protected:
+  void SetUp() override {
+    DaemonFixture::SetUp();
+    if (IsSkipped()) return;
+    start();
+    create({{"id", "s1"}});
+  }
+  HttpAnswer post(const std::string& route, const json& body = json::object(),
+                  const std::map<std::string, std::string>& headers = {}) {
+    return ask("POST", "/v1/sessions/s1/" + route, body.dump(), headers);
+  }
+  json get(const std::string& route) { return ask("GET", "/v1/sessions/s1/" + route).json(); }
+  std::filesystem::path file() const { return mount("s1") / "outputs/f"; }
+};
+
+TEST_F(DaemonSnapshots, AreTakenShownComparedAndRestored) {
+  write(file(), "one");
+  const auto first = post("snapshots", {{"label", "first"}});
+  ASSERT_EQ(first.status, 201) << first.body;
+  const auto id = first.json()["id"].get<std::string>();
+  EXPECT_EQ(post("snapshots").json()["unchanged"], true);
+  write(file(), "two two");
+  const auto diff = get("diff");
+  ASSERT_EQ(diff["changes"].size(), 1u) << diff;
+  EXPECT_EQ(diff["changes"][0]["kind"], "changed");
+  EXPECT_EQ(post("restore", {{"snapshot", id}, {"dry_run", true}}).json()["changes"].size(), 1u);
+  EXPECT_EQ(read(file()), "two two");
+  EXPECT_EQ(post("restore", {{"snapshot", id.substr(0, 8)}}).status, 200);
+  EXPECT_EQ(read(file()), "one");
+  EXPECT_EQ(post("undo").status, 200);
+  EXPECT_EQ(read(file()), "two two");
+  EXPECT_EQ(get("snapshots?limit=1")["snapshots"].size(), 1u);
+  EXPECT_EQ(get("snapshots/" + id)["snapshot"]["label"], "first");
+  EXPECT_EQ(get("verify")["ok"], true);
+}
+
+TEST_F(DaemonSnapshots, ShowTheirProgress) {
+  write(file(), "one");
+  const auto answer = post("snapshots", {{"label", "x"}}, {{"Accept", "application/x-ndjson"}});
+  const auto start = answer.body.rfind('\n', answer.body.size() - 2);
+  const auto last = json::parse(answer.body.substr(start == std::string::npos ? 0 : start + 1));
+  EXPECT_EQ(last["result"]["label"], "x");
+  const auto refused = post("restore", {{"snapshot", "0000000000"}}, {{"Accept", "application/x-ndjson"}});
+  EXPECT_THAT(refused.body, ::testing::HasSubstr("\"unknown_snapshot\""));
+}
+
+TEST_F(DaemonSnapshots, RefuseWhatTheyDoNotKnow) {
+  write(file(), "one");
+  const auto id = post("snapshots").json()["id"].get<std::string>();
+  for (const char* name : {"0000000000000000000000000000000000000000", "zz", "", "../x", "HEAD"}) {
+    const auto answer = post("restore", {{"snapshot", name}});
+    EXPECT_EQ(answer.code(), "unknown_snapshot") << name;
+    EXPECT_EQ(answer.status, 400);
+  }
+  EXPECT_EQ(post("restore", {{"snapshot", id}, {"paths", {"../x"}}}).code(), "path_traversal_blocked");
+  EXPECT_EQ(post("restore", {{"snapshot", id}, {"paths", "x"}}).code(), "invalid_request");
+  EXPECT_EQ(post("restore").code(), "invalid_request");
+  EXPECT_EQ(read(file()), "one");
+}
+
+TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {
+  write(file(), "one");
+  const auto forked = post("fork", {{"id", "copy"}});
+  ASSERT_EQ(forked.status, 201) << forked.body;
+  EXPECT_EQ(forked.json()["forked_from"]["session"], "s1");
+  EXPECT_EQ(read(mount("copy") / "outputs/f"), "one");
+  write(mount("copy") / "outputs/f", "other");
+  EXPECT_EQ(read(file()), "one");
+  EXPECT_EQ(post("fork", {{"id", "copy"}}).code(), "already_exists");
+  EXPECT_EQ(post("fork", {{"snapshot", "0000000000"}}).code(), "unknown_snapshot");
+  EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), 2u);
+}
+
+TEST_F(DaemonSnapshots, StandBesideCheckpoints) {
+  write(file(), "turn 1");
+  const auto first = post("checkpoints", {{"id", "t1"}, {"data", {{"turn", 1}}}, {"snapshot", true}});
+  ASSERT_EQ(first.status, 201) << first.body;
+  write(file(), "turn 2");
+  EXPECT_EQ(
+      post("checkpoints", {{"id", "t2"}, {"data", {{"turn", 2}}}, {"snapshot", true}}).json()["parent_id"],
+      "t1");
+  EXPECT_EQ(get("checkpoints/latest")["data"]["turn"], 2);
+  EXPECT_EQ(get("checkpoints")["checkpoints"].size(), 2u);
+  const auto back = post("checkpoints/t1/restore");
+  EXPECT_EQ(back.json()["checkpoint"]["data"]["turn"], 1) << back.body;
+  EXPECT_EQ(read(file()), "turn 1");
+  EXPECT_EQ(get("checkpoints/latest")["id"], "t1");
+  EXPECT_EQ(post("checkpoints", {{"data", nullptr}}).json()["parent_id"], "t1");
+  EXPECT_EQ(post("checkpoints", {{"id", "t1"}, {"data", 1}}).code(), "already_exists");
+  EXPECT_EQ(post("checkpoints", {{"data", 1}, {"parent_id", "none"}}).code(), "not_found");
+  EXPECT_EQ(post("checkpoints", {{"data", 1}, {"snapshot", "none"}}).code(), "unknown_snapshot");
+  EXPECT_EQ(post("checkpoints").code(), "invalid_request");
+}
+
+TEST_F(DaemonSnapshots, AreReachedByTheOlderRoutes) {
+  write(file(), "one");
+  const std::string base = "/api/session/workspace/";
+  const auto taken = ask("POST", base + "snapshots?session=s1", R"({"label":"turn"})");
+  ASSERT_EQ(taken.status, 200) << taken.body;
+  EXPECT_EQ(taken.json()["label"], "turn");
+  write(file(), "two");
+  EXPECT_EQ(ask("GET", base + "snapshots?session=s1").json()["snapshots"][0]["timestamp"],
+            taken.json()["created_at"]);
+  const auto id = taken.json()["id"].get<std::string>();
+  EXPECT_EQ(ask("POST", base + "restore?session=s1", json({{"snapshot_id", id}}).dump()).json()["restored"],
+            true);
+  EXPECT_EQ(read(file()), "one");
+  const auto refused = ask("POST", base + "restore?session=s1", R"({"snapshot_id":"0000000000"})");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_TRUE(refused.json()["detail"].is_string());
+  EXPECT_EQ(ask("GET", base + "snapshots").status, 400);
+}
+
+TEST_F(DaemonSnapshots, AreToldOfAsEvents) {
+  HttpClient events(socket());
+  events.send("GET /v1/events?session=s1 HTTP/1.1\r\n\r\n");
+  events.receive_until(": okcvm events");
+  write(file(), "one");
+  post("snapshots", {{"label", "seen"}});
+  EXPECT_THAT(events.receive_until("\n\n\r\n"), ::testing::_);
+  EXPECT_THAT(events.receive_until("}\n\n"), ::testing::HasSubstr("\"label\":\"seen\""));
+  const auto metrics = ask("GET", "/metrics").body;
+  EXPECT_THAT(metrics, ::testing::HasSubstr("okcvm_sessions_mounted 1\n"));
+  EXPECT_THAT(metrics, ::testing::HasSubstr("route=\"/v1/sessions/{id}/snapshots\",status=\"201\"} 1"));
+}
+
+TEST_F(DaemonSnapshots, CanBeSwitchedOff) {
+  EXPECT_EQ(stop(), 0);
+  start({"--snapshots", "off"});
+  write(file(), "works");
+  EXPECT_EQ(post("snapshots").code(), "snapshots_disabled");
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1").json()["snapshots"], "off");
+}
+
+TEST_F(DaemonSnapshots, OfADamagedRepositoryAreOffAndTheSessionWorks) {
+  write(file(), "one");
+  post("snapshots");
+  EXPECT_EQ(stop(), 0);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root_ / "state/snapshots/s1.git"))
+    if (entry.path().filename() == "HEAD" || entry.path().filename() == "config")
+      std::filesystem::resize_file(entry, 0);
+  start();
+  EXPECT_EQ(read(file()), "one");
+  write(file(), "two");
+  const auto code = post("snapshots").code();
+  EXPECT_THAT(code, ::testing::AnyOf("", "snapshots_disabled", "corrupt"));
+}
+
+}  // namespace
+}  // namespace okcvm::test

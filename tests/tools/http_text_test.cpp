@@ -1,0 +1,92 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tools/daemon/http/uri.h"
+#include "tools/daemon/routes/fields.h"
+
+namespace okcvm::daemon {
+namespace {
+
+std::string refusal_of(Fields& fields) {
+  const auto ended = fields.end();
+  return ended ? "" : ended.error().message;
+}
+
+TEST(Uri, DecodesAnyBytesButNul) {
+  EXPECT_EQ(*percent_decoded("a%2Fb%ff+c"), "a/b\xff+c");
+  for (const char* text : {"%", "%1", "%zz", "a%00b"}) EXPECT_FALSE(percent_decoded(text)) << text;
+  const std::string bytes = "\x01 \xff%?#/x";
+  EXPECT_EQ(*percent_decoded(percent_encoded(bytes)), bytes);
+}
+
+TEST(Uri, ReadsQueries) {
+  EXPECT_THAT(*parse_query("a=1&b=&c&d=x%26y"),
+              ::testing::ElementsAre(std::pair("a", "1"), std::pair("b", ""), std::pair("c", ""),
+                                     std::pair("d", "x&y")));
+  EXPECT_FALSE(parse_query("a=1&a=2"));
+}
+
+TEST(Range, IsHeldAgainstTheSize) {
+  const auto range = [](const char* header) { return **parse_range(header, 100); };
+  EXPECT_EQ(range("bytes=0-0").size, 1u);
+  EXPECT_EQ(range("bytes=10-").size, 90u);
+  EXPECT_EQ(range("bytes=10-1000").size, 90u);
+  EXPECT_EQ(range("bytes=-10").offset, 90u);
+  EXPECT_EQ(range("bytes=-1000").size, 100u);
+  for (const char* header : {"bytes=100-", "bytes=-0", "bytes=18446744073709551615-"})
+    EXPECT_FALSE(parse_range(header, 100));
+  for (const char* header :
+       {"bytes=5-1", "lines=1-2", "bytes=0-1,3-4", "bytes=a-b", "bytes=-", "bytes=0-99999999999999999999"})
+    EXPECT_FALSE(*parse_range(header, 100)) << header;
+}
+
+TEST(Fields, ReadWhatIsThere) {
+  Fields fields(R"({"t":"x","f":true,"n":5,"m":{"a":"b"},"l":["p","q"],"o":{"uid":3},"z":null})");
+  EXPECT_EQ(fields.text("t"), "x");
+  EXPECT_TRUE(fields.flag("f"));
+  EXPECT_EQ(fields.integer("n", 0, 9), 5);
+  EXPECT_EQ(fields.texts_by_name("m")->at("a"), "b");
+  EXPECT_THAT(*fields.texts("l"), ::testing::ElementsAre("p", "q"));
+  auto inner = fields.object("o");
+  EXPECT_EQ(inner->integer("uid", 0, 9), 3);
+  fields.adopt(*inner);
+  EXPECT_EQ(fields.text("z"), std::nullopt);
+  EXPECT_EQ(refusal_of(fields), "");
+}
+
+TEST(Fields, NameWhatIsWrong) {
+  const auto text = [](const char* body) {
+    Fields fields(body);
+    static_cast<void>(fields.text("t"));
+    static_cast<void>(fields.integer("n", 0, 9));
+    static_cast<void>(fields.flag("f"));
+    return refusal_of(fields);
+  };
+  EXPECT_THAT(text(R"({"t":1})"), ::testing::HasSubstr("t: "));
+  EXPECT_THAT(text(R"({"n":"1"})"), ::testing::HasSubstr("n: "));
+  for (const char* body :
+       {R"({"n":10})", R"({"n":-1})", R"({"n":1.5})", R"({"n":18446744073709551615})", R"({"n":1e2})"})
+    EXPECT_THAT(text(body), ::testing::HasSubstr("n: ")) << body;
+  EXPECT_THAT(text(R"({"f":"yes"})"), ::testing::HasSubstr("f: "));
+  EXPECT_THAT(text(R"({"other":1})"), ::testing::HasSubstr("other: there is no such field"));
+  EXPECT_THAT(text(R"({"t":"a","t":"b"})"), ::testing::HasSubstr("twice"));
+  for (const char* body : {"[]", "1", "{", "{}x", "\"\xff\"", "{\"t\":\"\xc3\x28\"}", "{\"n\":1e999}", "nul"})
+    EXPECT_NE(text(body), "") << body;
+  EXPECT_EQ(text(""), "");
+  EXPECT_EQ(text(" \n"), "");
+}
+
+TEST(Fields, RefuseDeepNesting) {
+  std::string deep(100'000, '[');
+  Fields fields("{\"a\":" + deep + std::string(100'000, ']') + "}");
+  EXPECT_THAT(refusal_of(fields), ::testing::HasSubstr("deep"));
+}
+
+TEST(Mode, IsOctal) {
+  EXPECT_EQ(parse_mode("0750"), 0750u);
+  EXPECT_EQ(parse_mode("7"), 7u);
+  for (const char* text : {"", "8", "-1", "1000", "0o7", "rwx"}) EXPECT_FALSE(parse_mode(text)) << text;
+}
+
+}  // namespace
+}  // namespace okcvm::daemon

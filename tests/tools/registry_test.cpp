@@ -1,0 +1,208 @@
+#include "tools/daemon/sessions/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "tools/daemon/host/clock.h"
+
+namespace okcvm::daemon {
+namespace {
+
+SessionId id_of(const char* text) {
+  return *SessionId::parse(text);
+}
+
+class RegistryTest : public ::testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<Registry> open() {
+    auto opened = Registry::open(file_, true);
+    EXPECT_TRUE(opened) << (opened ? "" : opened.error().message);
+    return opened ? std::move(*opened) : nullptr;
+  }
+  Error refusal() {
+    auto opened = Registry::open(file_, true);
+    EXPECT_FALSE(opened);
+    return opened ? Error() : opened.error();
+  }
+  void run_sql(const char* sql) {
+    sqlite3* connection = nullptr;
+    ASSERT_EQ(sqlite3_open(file_.c_str(), &connection), SQLITE_OK);
+    char* message = nullptr;
+    EXPECT_EQ(sqlite3_exec(connection, sql, nullptr, nullptr, &message), SQLITE_OK) << message;
+    sqlite3_close(connection);
+  }
+  std::string bytes() {
+    std::ostringstream text;
+    text << std::ifstream(file_, std::ios::binary).rdbuf();
+    return text.str();
+  }
+  SessionRecord example(const char* id) {
+    SessionRecord record(id_of(id));
+    record.owner_uid = 1000;
+    record.owner_gid = 100;
+    record.root_mode = 0750;
+    record.created_at = *parse_time("2026-11-21T22:05:05.123Z");
+    record.last_used = 1'764'000'000'000;
+    record.labels = {{"k", "v"}, {"ключ", "значение"}};
+    record.skills = {"pdf", "xlsx"};
+    record.workdir = "/home/a/p";
+    record.workdir_policy = WorkdirPolicy::kRepoBound;
+    record.workdir_fallback = WorkdirFallback{"/etc", "no"};
+    record.device_id = "mac-1";
+    record.git_url = "https://x/y";
+    record.agent = "a1";
+    return record;
+  }
+
+  const std::filesystem::path folder_ = ::testing::TempDir() + "okcvm-registry-" + std::to_string(::getpid());
+  const std::filesystem::path file_ = folder_ / "sessions.db";
+};
+
+TEST_F(RegistryTest, GivesBackWhatItWasTold) {
+  ASSERT_TRUE(open()->insert(example("a1")));
+  const auto loaded = open()->load();
+  ASSERT_EQ(loaded->sessions.size(), 1u);
+  const auto& record = loaded->sessions.front();
+  EXPECT_EQ(record.id.text(), "a1");
+  EXPECT_EQ(record.owner_uid, 1000u);
+  EXPECT_EQ(record.root_mode, 0750u);
+  EXPECT_EQ(time_text(record.created_at), "2026-11-21T22:05:05.123Z");
+  EXPECT_EQ(record.labels, example("a1").labels);
+  EXPECT_EQ(record.skills, example("a1").skills);
+  EXPECT_EQ(record.workdir_policy, WorkdirPolicy::kRepoBound);
+  EXPECT_EQ(record.workdir_fallback->reason, "no");
+  EXPECT_EQ(record.git_url, "https://x/y");
+  EXPECT_EQ(record.branch, std::nullopt);
+  EXPECT_EQ(record.agent, "a1");
+}
+
+TEST_F(RegistryTest, TakesAnIdOnce) {
+  const auto registry = open();
+  ASSERT_TRUE(registry->insert(example("a1")));
+  EXPECT_EQ(registry->insert(example("a1")).error().code, Code::kAlreadyExists);
+}
+
+TEST_F(RegistryTest, RemovesASessionWithAllThatIsIts) {
+  const auto registry = open();
+  ASSERT_TRUE(registry->insert(example("a1")));
+  ASSERT_TRUE(registry->add_checkpoint(id_of("a1"), {"c1", {}, {}, time_now(), 2, "{}"}, 10));
+  ASSERT_TRUE(registry->add_agent({"a1", "root", 1000, id_of("a1")}));
+  ASSERT_TRUE(registry->remove(id_of("a1")));
+  ASSERT_TRUE(registry->remove(id_of("a1")));
+  EXPECT_TRUE(registry->load()->sessions.empty());
+  EXPECT_TRUE(registry->checkpoints(id_of("a1"), 10)->empty());
+  EXPECT_TRUE(registry->agents(std::nullopt)->empty());
+}
+
+TEST_F(RegistryTest, KeepsCheckpointsInOrderAndWithinTheirNumber) {
+  const auto registry = open();
+  ASSERT_TRUE(registry->insert(example("a1")));
+  for (const char* id : {"c1", "c2", "c3"})
+    ASSERT_TRUE(registry->add_checkpoint(id_of("a1"), {id, {}, "abc", time_now(), 2, "{}"}, 3));
+  EXPECT_EQ(registry->add_checkpoint(id_of("a1"), {"c3", {}, {}, time_now(), 2, "{}"}, 9).error().code,
+            Code::kAlreadyExists);
+  EXPECT_EQ(registry->add_checkpoint(id_of("a1"), {"c4", {}, {}, time_now(), 2, "{}"}, 3).error().code,
+            Code::kQuotaExceeded);
+  const auto list = registry->checkpoints(id_of("a1"), 2);
+  ASSERT_EQ(list->size(), 2u);
+  EXPECT_EQ(list->front().id, "c3");
+  EXPECT_EQ(registry->checkpoint(id_of("a1"), "c1")->data, "{}");
+  EXPECT_EQ(registry->checkpoint(id_of("a1"), "c9").error().code, Code::kNotFound);
+  EXPECT_EQ(registry->load()->sessions.front().head_checkpoint, "c3");
+  EXPECT_EQ(*registry->remove_checkpoints(id_of("a1")), 3);
+}
+
+TEST_F(RegistryTest, RemembersWorkdirs) {
+  const auto registry = open();
+  ASSERT_TRUE(registry->remember_workdir({1, "t", "d", "/p", WorkdirPolicy::kExisting, {}, {}, 5}));
+  ASSERT_TRUE(registry->remember_workdir({1, "t", "d", "/q", WorkdirPolicy::kRepoBound, "x/y", "main", 6}));
+  ASSERT_TRUE(registry->remember_workdir({1, "u", {}, "/p", WorkdirPolicy::kExisting, {}, {}, 7}));
+  EXPECT_EQ((*registry->workdir_of_task(1, "t", "d"))->path, "/q");
+  EXPECT_FALSE(*registry->workdir_of_task(2, "t", "d"));
+  EXPECT_EQ((*registry->workdir_of_branch(1, "x/y", "main", "d"))->path, "/q");
+  EXPECT_FALSE(*registry->workdir_of_branch(1, "x/y", "other", "d"));
+  EXPECT_EQ(registry->recent_workdirs(1, 10)->front().path, "/p");
+}
+
+TEST_F(RegistryTest, BringsTheSeedsDatabaseUpToDate) {
+  run_sql(
+      "CREATE TABLE sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, thread_id TEXT UNIQUE NOT NULL, user_id "
+      "TEXT, "
+      "created_at TEXT NOT NULL, updated_at TEXT NOT NULL, metadata TEXT);"
+      "CREATE TABLE checkpoints (id INTEGER PRIMARY KEY AUTOINCREMENT, thread_id TEXT NOT NULL, "
+      "checkpoint_id TEXT NOT "
+      "NULL, parent_checkpoint_id TEXT, checkpoint_data BLOB NOT NULL, created_at TEXT NOT NULL);"
+      "INSERT INTO sessions VALUES (1, 'old', 'bob', '2025-01-02T03:04:05.678901+00:00', 'x', "
+      "'{\"turn_count\": 10}');"
+      "INSERT INTO checkpoints VALUES (1, 'old', 'c', NULL, '{}', '2025-01-02T03:04:05.678901+00:00');");
+  const auto registry = open();
+  const auto loaded = registry->load();
+  ASSERT_EQ(loaded->sessions.size(), 1u);
+  EXPECT_EQ(loaded->sessions.front().state, SessionState::kUnmounted);
+  EXPECT_EQ(time_text(loaded->sessions.front().created_at), "2025-01-02T03:04:05.678Z");
+  EXPECT_EQ(registry->checkpoint(id_of("old"), "c")->data, "{}");
+}
+
+TEST_F(RegistryTest, LeavesRowsOutThatMakeNoSense) {
+  ASSERT_TRUE(open()->insert(example("good")));
+  run_sql(
+      "INSERT INTO sessions (thread_id, created_at, updated_at) VALUES ('../../etc', '2025-01-02T03:04:05Z', "
+      "'');"
+      "INSERT INTO sessions (thread_id, created_at, updated_at) VALUES ('badtime', 'yesterday', '');"
+      "INSERT INTO sessions (thread_id, created_at, updated_at, state) VALUES ('badstate', "
+      "'2025-01-02T03:04:05Z', '', 'x');"
+      "INSERT INTO sessions (thread_id, created_at, updated_at, owner_uid) VALUES ('badowner', "
+      "'2025-01-02T03:04:05Z', '', -1);"
+      "INSERT INTO sessions (thread_id, created_at, updated_at, metadata, skills) VALUES ('odd', "
+      "'2025-01-02T03:04:05Z', '', "
+      "'[[[', x'FF00');");
+  const auto loaded = open()->load();
+  EXPECT_EQ(loaded->sessions.size(), 2u);
+  EXPECT_EQ(loaded->unreadable.size(), 4u);
+}
+
+TEST_F(RegistryTest, RefusesGarbageUntouched) {
+  std::ofstream(file_) << std::string(8192, 'x');
+  const auto before = bytes();
+  EXPECT_EQ(refusal().code, Code::kCorrupt);
+  EXPECT_EQ(bytes(), before);
+}
+
+TEST_F(RegistryTest, RefusesADamagedFileUntouched) {
+  {
+    const auto registry = open();
+    for (int i = 0; i < 200; ++i) ASSERT_TRUE(registry->insert(example(("s" + std::to_string(i)).c_str())));
+  }
+  auto damaged = bytes();
+  ASSERT_GT(damaged.size(), 20000u);
+  for (std::size_t i = 8192; i < 16384; ++i) damaged[i] = static_cast<char>(i * 31);
+  std::ofstream(file_, std::ios::binary) << damaged;
+  EXPECT_EQ(refusal().code, Code::kCorrupt);
+  EXPECT_EQ(bytes(), damaged);
+}
+
+TEST_F(RegistryTest, RefusesANewerVersionUntouched) {
+  ASSERT_TRUE(open()->insert(example("a1")));
+  run_sql("PRAGMA user_version = 999;");
+  const auto before = bytes();
+  const auto error = refusal();
+  EXPECT_EQ(error.code, Code::kCorrupt);
+  EXPECT_THAT(error.message, ::testing::HasSubstr("newer"));
+  EXPECT_EQ(bytes(), before);
+}
+
+TEST_F(RegistryTest, IsRootsAlone) {
+  open();
+  EXPECT_EQ(std::filesystem::status(file_).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
+}  // namespace
+}  // namespace okcvm::daemon

@@ -1,0 +1,80 @@
+#include <ctime>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "tools/cli/handlers.h"
+#include "tools/cli/text.h"
+
+namespace okcvm::cli::run {
+
+namespace {
+
+/// The conversation state: a JSON document from a file or, for "-", standard input.
+Outcome<Json> read_document(const std::string& file) {
+  std::ostringstream bytes;
+  if (file == "-") {
+    bytes << std::cin.rdbuf();
+  } else {
+    std::ifstream stream(file, std::ios::binary);
+    if (!stream) return system_failure(errno, file);
+    bytes << stream.rdbuf();
+  }
+  auto document = Json::parse(bytes.str(), nullptr, false);
+  if (document.is_discarded())
+    return refuse("invalid_request", (file == "-" ? "standard input" : file) + " is not a JSON document");
+  return document;
+}
+
+std::string or_dash(std::string text) {
+  return text.empty() ? "-" : std::move(text);
+}
+
+}  // namespace
+
+Outcome<void> checkpoint_save(Context& context) {
+  const auto& args = context.args();
+  if (args.has("snapshot") && args.has("with-snapshot"))
+    return usage("--snapshot and --with-snapshot exclude each other; see 'okcvm help checkpoint save'");
+  const auto file = args.argument("FILE");
+  auto document = read_document(file.empty() ? "-" : file);
+  if (!document) return tl::unexpected(document.error());
+  Json body{{"data", std::move(*document)}};
+  if (auto id = args.option("id")) body["id"] = *id;
+  if (auto parent = args.option("parent")) body["parent_id"] = *parent;
+  if (auto snapshot = args.option("snapshot")) body["snapshot"] = *snapshot;
+  if (args.has("with-snapshot")) body["snapshot"] = true;
+  const auto answer = context.post(context.session("/checkpoints"), body);
+  if (!answer) return tl::unexpected(answer.error());
+  return context.json() ? context.print_json(*answer) : context.print(visible(text_in(*answer, "id")) + "\n");
+}
+
+Outcome<void> checkpoint_load(Context& context) {
+  std::string which = context.args().argument("CHECKPOINT");
+  if (which.empty()) which = "latest";
+  const auto found = context.get(context.session("/checkpoints/" + percent_encoded(which, false)));
+  if (!found) return tl::unexpected(found.error());
+  if (!context.args().has("restore"))
+    return context.json() ? context.print_json(*found) : context.print_json(member_in(*found, "data"));
+
+  const auto target = "/checkpoints/" + percent_encoded(text_in(*found, "id"), false) + "/restore";
+  const auto answer = context.post_with_progress(context.session(target), Json::object(), "restore");
+  if (!answer) return tl::unexpected(answer.error());
+  return context.json() ? context.print_json(*answer)
+                        : context.print_json(member_in(member_in(*answer, "checkpoint"), "data"));
+}
+
+Outcome<void> checkpoint_list(Context& context) {
+  const auto answer = context.get(
+      context.session("/checkpoints" + query({{"limit", context.args().option("limit").value_or("")}})));
+  if (!answer) return tl::unexpected(answer.error());
+  if (context.json()) return context.print_json(*answer);
+  Table table({"", "CHECKPOINT", "PARENT", "SNAPSHOT", "SAVED", ">SIZE"});
+  for (const auto& row : list_in(*answer, "checkpoints"))
+    table.row({flag_in(row, "head") ? "*" : " ", text_in(row, "id"), or_dash(text_in(row, "parent_id")),
+               or_dash(text_in(row, "snapshot").substr(0, 12)),
+               age(text_in(row, "created_at"), std::time(nullptr)), human_size(number_in(row, "bytes"))});
+  return context.print(table.text());
+}
+
+}  // namespace okcvm::cli::run

@@ -1,0 +1,304 @@
+#include <charconv>
+#include <ctime>
+#include <filesystem>
+
+#include "tools/cli/handlers.h"
+#include "tools/cli/text.h"
+
+namespace okcvm::cli::run {
+
+namespace {
+
+/// Copies an option's value into the request under the API's name, if it was given.
+void copy_option(const Context& context, Json& body, const char* option, const char* field) {
+  if (auto value = context.args().option(option)) body[field] = *value;
+}
+
+Outcome<Json> labels_of(const Context& context) {
+  Json labels = Json::object();
+  for (const auto& pair : context.args().each("label")) {
+    const auto equals = pair.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      return usage("--label takes KEY=VALUE, not '" + pair + "'; see 'okcvm help create'");
+    labels[pair.substr(0, equals)] = pair.substr(equals + 1);
+  }
+  return labels;
+}
+
+/// "1000" or "1000:100"; the group defaults to the same number.
+Outcome<Json> owner_of(const std::string& text) {
+  const auto colon = text.find(':');
+  const std::string user = text.substr(0, colon);
+  const std::string group = colon == std::string::npos ? user : text.substr(colon + 1);
+  const auto number = [](const std::string& digits, std::uint32_t& value) {
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return !digits.empty() && error == std::errc() && end == digits.data() + digits.size();
+  };
+  std::uint32_t uid = 0;
+  std::uint32_t gid = 0;
+  if (!number(user, uid) || !number(group, gid))
+    return usage("--owner takes UID or UID:GID as numbers, not '" + text + "'; see 'okcvm help create'");
+  return Json{{"uid", uid}, {"gid", gid}};
+}
+
+/// The daemon does not know our working directory, so a relative path is made absolute here.
+std::string absolute(const std::string& path) {
+  if (path.starts_with('~')) return path;
+  std::error_code error;
+  const auto whole = std::filesystem::absolute(path, error);
+  return error ? path : whole.string();
+}
+
+void copy_workdir_options(const Context& context, Json& body) {
+  copy_option(context, body, "workdir-policy", "workdir_policy");
+  copy_option(context, body, "device-id", "device_id");
+  copy_option(context, body, "git-url", "git_url");
+  copy_option(context, body, "branch", "branch");
+}
+
+void note_fallback(const Context& context, const Json& session) {
+  const auto& fallback = member_in(session, "workdir_fallback");
+  if (fallback.is_object())
+    context.note("the workdir " + text_in(fallback, "requested") +
+                 " is not used: " + text_in(fallback, "reason"));
+}
+
+/// The answer for a verb that leaves one with a session: its mount point, alone on a line, for `cd $(...)`.
+Outcome<void> print_session(const Context& context, const Json& session) {
+  note_fallback(context, session);
+  if (context.json()) return context.print_json(session);
+  return context.print(visible(text_in(session, "mount")) + "\n");
+}
+
+std::string owner_text(const Json& session) {
+  const auto& owner = member_in(session, "owner");
+  const auto name = text_in(owner, "name");
+  return name.empty() ? std::to_string(number_in(owner, "uid")) : name;
+}
+
+std::string label_text(const Json& session) {
+  std::string text;
+  const auto& labels = member_in(session, "labels");
+  if (labels.is_object())
+    for (const auto& [key, value] : labels.items())
+      text += (text.empty() ? "" : " ") + key + "=" +
+              (value.is_string() ? value.get<std::string>() : value.dump());
+  return text;
+}
+
+std::string on_off(bool value) {
+  return value ? "yes" : "no";
+}
+
+std::string info_text(const Json& info) {
+  std::string text;
+  const auto line = [&](std::string_view name, const std::string& value) {
+    if (value.empty()) return;
+    std::string label(name);
+    label.resize(17, ' ');
+    text += label + visible(value) + "\n";
+  };
+  line("session", text_in(info, "id"));
+  line("state", text_in(info, "state"));
+  line("mount", text_in(info, "mount"));
+  line("cwd", text_in(info, "cwd"));
+  line("owner", owner_text(info) + ", mode " + text_in(info, "mode"));
+  line("created", local_time(text_in(info, "created_at")));
+  line("last used", local_time(text_in(info, "last_used_at")));
+  line("labels", label_text(info));
+  line("skills", joined(list_in(info, "skills")));
+  line("agent", text_in(info, "agent"));
+  line("parent agent", text_in(info, "parent_agent"));
+  line("task", text_in(info, "task"));
+  line("workdir", text_in(info, "workdir"));
+  line("workdir policy", text_in(info, "workdir_policy"));
+  line("device", text_in(info, "device_id"));
+  line("git url", text_in(info, "git_url"));
+  line("branch", text_in(info, "branch"));
+  line("contents", count_of(number_in(info, "files"), "file") + ", " +
+                       count_of(number_in(info, "directories"), "directory", "directories") + ", " +
+                       human_size(number_in(info, "bytes")));
+  line("last modified", local_time(text_in(info, "last_modified")));
+  line("on disk", flag_in(info, "materialized") ? "yes" : "no (nothing was written yet)");
+  line("open files", std::to_string(number_in(info, "open_files")));
+  line("denials", std::to_string(number_in(info, "denials")));
+  line("passthrough", on_off(flag_in(info, "passthrough")));
+  line("snapshots", text_in(info, "snapshots"));
+  line("survives okcvmd", on_off(flag_in(info, "survives_daemon")));
+  return text;
+}
+
+}  // namespace
+
+Outcome<void> create(Context& context) {
+  Json body = Json::object();
+  copy_option(context, body, "id", "id");
+  copy_option(context, body, "mode", "mode");
+  copy_option(context, body, "agent", "agent");
+  copy_option(context, body, "parent-agent", "parent_agent");
+  copy_option(context, body, "task", "task");
+  copy_workdir_options(context, body);
+  if (auto workdir = context.args().option("workdir")) body["workdir"] = absolute(*workdir);
+  if (const auto skills = context.args().each("skill"); !skills.empty()) body["skills"] = skills;
+  auto labels = labels_of(context);
+  if (!labels) return tl::unexpected(labels.error());
+  if (!labels->empty()) body["labels"] = *labels;
+  if (auto owner = context.args().option("owner")) {
+    auto numbers = owner_of(*owner);
+    if (!numbers) return tl::unexpected(numbers.error());
+    body["owner"] = *numbers;
+  }
+  auto session = context.post("/v1/sessions", body);
+  if (!session) return tl::unexpected(session.error());
+  return print_session(context, *session);
+}
+
+Outcome<void> list(Context& context) {
+  const auto answer =
+      context.get("/v1/sessions" + query({{"prefix", context.args().option("prefix").value_or("")},
+                                          {"label", context.args().option("label").value_or("")},
+                                          {"limit", context.args().option("limit").value_or("")}}));
+  if (!answer) return tl::unexpected(answer.error());
+  if (context.json()) return context.print_json(*answer);
+  Table table({"SESSION", "STATE", "OWNER", "LAST USED", "SKILLS", "AGENT", "LABELS", "MOUNT"});
+  for (const auto& session : list_in(*answer, "sessions"))
+    table.row({text_in(session, "id"), text_in(session, "state"), owner_text(session),
+               age(text_in(session, "last_used_at"), std::time(nullptr)),
+               joined(list_in(session, "skills"), "-"),
+               text_in(session, "agent").empty() ? "-" : text_in(session, "agent"),
+               label_text(session).empty() ? "-" : label_text(session), text_in(session, "mount")});
+  return context.print(table.text());
+}
+
+Outcome<void> info(Context& context) {
+  auto session = context.get(context.session());
+  if (!session) return tl::unexpected(session.error());
+  const auto usage_now = context.get(session_target(text_in(*session, "id"), "/info"));
+  if (!usage_now) return tl::unexpected(usage_now.error());
+  session->update(*usage_now);
+  return context.json() ? context.print_json(*session) : context.print(info_text(*session));
+}
+
+Outcome<void> path(Context& context) {
+  const auto session = context.get(context.session());
+  if (!session) return tl::unexpected(session.error());
+  if (context.json())
+    return context.print_json(Json{{"id", text_in(*session, "id")}, {"mount", text_in(*session, "mount")}});
+  return context.print(text_in(*session, "mount") + "\n");
+}
+
+Outcome<void> load(Context& context) {
+  const auto session =
+      context.post(session_target(context.args().argument("PREFIX"), "/mount"), Json::object());
+  if (!session) return tl::unexpected(session.error());
+  return print_session(context, *session);
+}
+
+Outcome<void> unmount(Context& context) {
+  const auto session = context.post(context.session("/unmount"), {{"force", context.args().has("force")}});
+  if (!session) return tl::unexpected(session.error());
+  if (context.json()) return context.print_json(*session);
+  return context.print("unmounted " + visible(text_in(*session, "id")) + "; 'okcvm load' mounts it again\n");
+}
+
+Outcome<void> reset(Context& context) {
+  const auto answer = context.post(context.session("/reset"), Json::object());
+  if (!answer) return tl::unexpected(answer.error());
+  if (context.json()) return context.print_json(*answer);
+  return context.print("reset " + visible(text_in(member_in(*answer, "session"), "id")) +
+                       ": temp/ is empty, " +
+                       count_of(number_in(*answer, "checkpoints_removed"), "checkpoint") + " dropped\n");
+}
+
+/// The daemon deletes by whole id only, so that no slip deletes another session. A prefix is looked up here.
+Outcome<void> remove(Context& context) {
+  std::string id = context.args().argument("ID");
+  const auto found = context.get("/v1/sessions" + query({{"prefix", id}}));
+  if (!found) return tl::unexpected(found.error());
+  const auto& sessions = list_in(*found, "sessions");
+  bool exact = false;
+  for (const auto& session : sessions) exact = exact || text_in(session, "id") == id;
+  if (!exact && sessions.size() > 1)
+    return refuse("ambiguous_prefix", "'" + id + "' is the start of " + std::to_string(sessions.size()) +
+                                          " sessions' ids: give more of it (okcvm list --prefix " + id + ")");
+  if (!exact && sessions.size() == 1) id = text_in(sessions[0], "id");
+
+  Request request;
+  request.method = "DELETE";
+  request.target = session_target(id);
+  const auto answer = context.send(request);
+  if (!answer) return tl::unexpected(answer.error());
+  if (context.json()) return context.print_json(*answer);
+  if (!flag_in(*answer, "deleted"))
+    return context.print("there is no session " + visible(id) + ": nothing to do\n");
+  return context.print("deleted " + visible(id) + "\n");
+}
+
+Outcome<void> clean(Context& context) {
+  Json body = Json::object();
+  if (auto days = context.args().option("older-than-days")) body["older_than_days"] = std::stol(*days);
+  if (context.args().has("dry-run")) body["dry_run"] = true;
+  const auto answer = context.post("/v1/clean", body);
+  if (!answer) return tl::unexpected(answer.error());
+  if (context.json()) return context.print_json(*answer);
+  const auto& removed = list_in(*answer, "removed");
+  std::string text = (flag_in(*answer, "dry_run") ? "would remove " : "removed ") +
+                     count_of(removed.size(), "session") +
+                     (removed.empty() ? "" : ": " + visible(joined(removed))) + "\n";
+  for (const auto& kept : list_in(*answer, "skipped"))
+    text += "kept " + visible(text_in(kept, "id")) + ": " + visible(text_in(kept, "reason")) + "\n";
+  return context.print(text);
+}
+
+Outcome<void> agents(Context& context) {
+  if (const auto agent = context.args().argument("AGENT"); !agent.empty()) {
+    const auto answer = context.get("/v1/agents/" + percent_encoded(agent, false));
+    if (!answer) return tl::unexpected(answer.error());
+    if (context.json()) return context.print_json(*answer);
+    const auto& session = member_in(*answer, "session");
+    return context.print("agent            " + visible(text_in(*answer, "agent")) + "\n" +
+                         "parent           " + visible(text_in(*answer, "parent_agent")) + "\n" +
+                         "children         " + visible(joined(list_in(*answer, "children"), "none")) + "\n" +
+                         info_text(session));
+  }
+  const auto answer = context.get("/v1/agents");
+  if (!answer) return tl::unexpected(answer.error());
+  if (context.json()) return context.print_json(*answer);
+  Table table({"AGENT", "PARENT", "SESSION", ">UID"});
+  for (const auto& agent : list_in(*answer, "agents")) {
+    const auto depth = std::min<std::uint64_t>(number_in(agent, "depth"), 32);
+    const auto parent = text_in(agent, "parent_agent");
+    table.row({std::string(depth > 0 ? (depth - 1) * 2 : 0, ' ') + text_in(agent, "agent"),
+               parent.empty() ? "-" : parent, text_in(agent, "session"),
+               std::to_string(number_in(member_in(agent, "owner"), "uid"))});
+  }
+  return context.print(table.text());
+}
+
+Outcome<void> workdir(Context& context) {
+  Json body = Json::object();
+  if (const auto path = context.args().argument("PATH"); !path.empty()) body["workdir"] = absolute(path);
+  copy_workdir_options(context, body);
+  if (context.args().has("force")) body["force"] = true;
+  const auto answer = context.post(context.session("/workdir"), body);
+  if (!answer) return tl::unexpected(answer.error());
+  const auto& session = member_in(*answer, "session");
+  note_fallback(context, session);
+  if (context.json()) return context.print_json(*answer);
+  return context.print(visible(text_in(session, "cwd")) + "\n");
+}
+
+Outcome<void> workdirs(Context& context) {
+  const auto answer =
+      context.get("/v1/workdirs" + query({{"limit", context.args().option("limit").value_or("")}}));
+  if (!answer) return tl::unexpected(answer.error());
+  if (context.json()) return context.print_json(*answer);
+  Table table({"LAST USED", "POLICY", "DEVICE", "PATH", "GIT URL", "BRANCH"});
+  for (const auto& row : list_in(*answer, "workdirs"))
+    table.row({age(text_in(row, "last_used_at"), std::time(nullptr)), text_in(row, "policy"),
+               text_in(row, "device_id"), text_in(row, "path"), text_in(row, "git_url"),
+               text_in(row, "branch")});
+  return context.print(table.text());
+}
+
+}  // namespace okcvm::cli::run

@@ -1,0 +1,193 @@
+#include <ctime>
+
+#include "tools/cli/handlers.h"
+#include "tools/cli/text.h"
+
+namespace okcvm::cli::run {
+
+namespace {
+
+constexpr std::size_t kShortId = 12;
+
+std::string short_id(const std::string& id) {
+  return id.substr(0, kShortId);
+}
+
+std::string or_dash(std::string text) {
+  return text.empty() ? "-" : std::move(text);
+}
+
+void note_incomplete(const Context& context, const Json& snapshot) {
+  if (const auto& open = list_in(snapshot, "in_flight"); !open.empty())
+    context.note("being written meanwhile, captured as read: " + joined(open));
+  if (const auto& left = list_in(snapshot, "left_out"); !left.empty())
+    context.note("left out (sockets, FIFOs, devices): " + joined(left));
+}
+
+std::string size_change(const Json& row) {
+  const bool had = row.contains("old_size");
+  const bool has = row.contains("new_size");
+  if (had && has && number_in(row, "old_size") != number_in(row, "new_size"))
+    return " (" + human_size(number_in(row, "old_size")) + " to " + human_size(number_in(row, "new_size")) +
+           ")";
+  if (had || has) return " (" + human_size(number_in(row, has ? "new_size" : "old_size")) + ")";
+  return {};
+}
+
+/// "A outputs/new.txt (12 B)": a letter as git has it, M for contents, T for mode, times and attributes only.
+std::string change_line(const Json& row) {
+  const auto kind = text_in(row, "kind");
+  const char letter = kind == "added"     ? 'A'
+                      : kind == "removed" ? 'D'
+                      : kind == "renamed" ? 'R'
+                      : kind == "changed" ? 'M'
+                                          : 'T';
+  std::string text{letter, ' '};
+  if (const auto from = text_in(row, "renamed_from"); !from.empty()) text += visible(from) + " -> ";
+  text += visible(text_in(row, "path"));
+  const auto old_mode = text_in(row, "old_mode");
+  const auto new_mode = text_in(row, "new_mode");
+  if (!old_mode.empty() && !new_mode.empty() && old_mode != new_mode)
+    text += " [" + old_mode + " to " + new_mode + "]";
+  return text + size_change(row) + "\n";
+}
+
+std::string changes_text(const Context& context, const Json& changes) {
+  if (changes.empty()) return "no changes\n";
+  std::string text;
+  for (const auto& row : changes) {
+    text += change_line(row);
+    const auto unified = text_in(row, "unified");
+    if (unified.empty()) continue;
+    text += context.out().is_terminal() ? visible(unified, true) : unified;
+    if (!text.ends_with('\n')) text += '\n';
+  }
+  return text;
+}
+
+std::string snapshot_header(const Json& snapshot) {
+  const auto& stats = member_in(snapshot, "stats");
+  return "snapshot  " + text_in(snapshot, "id") + "\nlabel     " +
+         or_dash(visible(text_in(snapshot, "label"))) + "\ntaken     " +
+         local_time(text_in(snapshot, "created_at")) + "\nparent    " + or_dash(text_in(snapshot, "parent")) +
+         "\ncontents  " + count_of(number_in(stats, "files"), "file") + ", " +
+         count_of(number_in(stats, "directories"), "directory", "directories") + ", " +
+         human_size(number_in(stats, "bytes")) + "\n";
+}
+
+/// "true" unless only the names are wanted.
+std::string text_wanted(const Context& context) {
+  return context.args().has("names") ? "false" : "true";
+}
+
+Outcome<void> print_restored(const Context& context, const Json& answer) {
+  if (context.json()) return context.print_json(answer);
+  const auto& changes = list_in(answer, "changes");
+  std::string text = changes_text(context, changes);
+  if (flag_in(answer, "dry_run")) {
+    text += "nothing was changed (--dry-run)\n";
+  } else if (const auto before = text_in(member_in(answer, "before"), "id"); !before.empty()) {
+    text += "restored " + count_of(changes.size(), "entry", "entries") + "; 'okcvm undo' goes back to " +
+            short_id(before) + "\n";
+  }
+  return context.print(text);
+}
+
+}  // namespace
+
+Outcome<void> snapshot(Context& context) {
+  Json body = Json::object();
+  if (auto label = context.args().option("label")) body["label"] = *label;
+  const auto answer = context.post_with_progress(context.session("/snapshots"), body, "snapshot");
+  if (!answer) return tl::unexpected(answer.error());
+  note_incomplete(context, *answer);
+  if (context.json()) return context.print_json(*answer);
+  if (flag_in(*answer, "unchanged")) context.note("nothing changed since this snapshot");
+  return context.print(text_in(*answer, "id") + "\n");
+}
+
+Outcome<void> snapshots(Context& context) {
+  const auto answer = context.get(
+      context.session("/snapshots" + query({{"limit", context.args().option("limit").value_or("")}})));
+  if (!answer) return tl::unexpected(answer.error());
+  if (context.json()) return context.print_json(*answer);
+  Table table({"SNAPSHOT", "TAKEN", ">CHANGED", ">FILES", ">SIZE", "LABEL"});
+  for (const auto& row : list_in(*answer, "snapshots")) {
+    const auto& stats = member_in(row, "stats");
+    table.row({short_id(text_in(row, "id")), age(text_in(row, "created_at"), std::time(nullptr)),
+               std::to_string(number_in(stats, "changed")), std::to_string(number_in(stats, "files")),
+               human_size(number_in(stats, "bytes")), or_dash(text_in(row, "label"))});
+  }
+  return context.print(table.text());
+}
+
+Outcome<void> show(Context& context) {
+  const auto answer =
+      context.get(context.session("/snapshots/" + percent_encoded(context.args().argument("SNAP"), false) +
+                                  query({{"text", text_wanted(context)}})));
+  if (!answer) return tl::unexpected(answer.error());
+  if (context.json()) return context.print_json(*answer);
+  return context.print(snapshot_header(member_in(*answer, "snapshot")) + "\n" +
+                       changes_text(context, list_in(*answer, "changes")));
+}
+
+Outcome<void> diff(Context& context) {
+  const auto answer =
+      context.get_with_progress(context.session("/diff" + query({{"from", context.args().argument("FROM")},
+                                                                 {"to", context.args().argument("TO")},
+                                                                 {"text", text_wanted(context)}})),
+                                "diff");
+  if (!answer) return tl::unexpected(answer.error());
+  if (context.json()) return context.print_json(*answer);
+  return context.print(changes_text(context, list_in(*answer, "changes")));
+}
+
+Outcome<void> restore(Context& context) {
+  Json body{{"snapshot", context.args().argument("SNAP")}};
+  if (const auto paths = context.args().all("PATH"); !paths.empty()) body["paths"] = paths;
+  if (context.args().has("dry-run")) body["dry_run"] = true;
+  const auto answer = context.post_with_progress(context.session("/restore"), body, "restore");
+  if (!answer) return tl::unexpected(answer.error());
+  return print_restored(context, *answer);
+}
+
+Outcome<void> undo(Context& context) {
+  const auto answer = context.post_with_progress(context.session("/undo"), Json::object(), "undo");
+  if (!answer) return tl::unexpected(answer.error());
+  return print_restored(context, *answer);
+}
+
+Outcome<void> fork(Context& context) {
+  Json body = Json::object();
+  if (const auto snapshot = context.args().argument("SNAP"); !snapshot.empty()) body["snapshot"] = snapshot;
+  if (auto id = context.args().option("id")) body["id"] = *id;
+  const auto answer = context.post_with_progress(context.session("/fork"), body, "fork");
+  if (!answer) return tl::unexpected(answer.error());
+  if (context.json()) return context.print_json(*answer);
+  return context.print(visible(text_in(*answer, "mount")) + "\n");
+}
+
+Outcome<void> verify(Context& context) {
+  const auto answer = context.get_with_progress(
+      context.session("/verify" + query({{"snapshot", context.args().option("snapshot").value_or("")}})),
+      "verify");
+  if (!answer) return tl::unexpected(answer.error());
+  const auto& problems = list_in(*answer, "problems");
+  if (context.json()) {
+    if (auto printed = context.print_json(*answer); !printed) return printed;
+  } else {
+    std::string text = count_of(number_in(*answer, "objects"), "object") + " checked, " +
+                       count_of(problems.size(), "problem") + "\n";
+    for (const auto& problem : problems)
+      if (problem.is_string()) text += "  " + visible(problem.get<std::string>()) + "\n";
+    const auto& live = list_in(*answer, "live_differences");
+    text += "the workspace differs from the snapshot in " + count_of(live.size(), "entry", "entries") + "\n";
+    for (const auto& row : live) text += "  " + change_line(row);
+    if (auto printed = context.print(text); !printed) return printed;
+  }
+  if (flag_in(*answer, "ok")) return {};
+  return refuse("corrupt", "the snapshots have " + count_of(problems.size(), "problem") +
+                               ": copy what is still readable elsewhere (okcvm restore, git clone)");
+}
+
+}  // namespace okcvm::cli::run

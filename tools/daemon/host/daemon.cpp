@@ -1,0 +1,206 @@
+#include "tools/daemon/host/daemon.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <csignal>
+
+#include "tools/daemon/host/clock.h"
+#include "tools/daemon/host/host_setup.h"
+#include "tools/daemon/host/log.h"
+#include "tools/daemon/host/service_manager.h"
+#include "tools/daemon/http/server.h"
+#include "tools/daemon/http/worker_pool.h"
+#include "tools/daemon/routes/metrics.h"
+#include "tools/daemon/routes/router.h"
+
+namespace okcvm::daemon {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+constexpr std::chrono::seconds kSaveUsesEvery{60};
+constexpr std::chrono::hours kCleanEvery{24};
+constexpr std::chrono::seconds kPatienceAtStop{10};
+
+SessionsConfig sessions_config(const Options& options) {
+  return {options.state_dir,
+          options.run_dir,
+          options.mount_root,
+          options.skills_dirs,
+          options.symlink_host_roots,
+          options.workdir_allow_roots,
+          options.snapshots,
+          options.passthrough,
+          static_cast<std::size_t>(options.max_sessions),
+          static_cast<std::size_t>(options.max_checkpoints)};
+}
+
+ServerLimits server_limits(const Options& options) {
+  ServerLimits limits;
+  limits.connections = static_cast<std::size_t>(options.max_connections);
+  limits.connections_per_user = static_cast<std::size_t>(options.max_connections_per_user);
+  limits.idle = std::chrono::seconds(options.idle_seconds);
+  return limits;
+}
+
+/// The inherited socket if it is still the one at the path, else a new one there.
+Result<FileDescriptor> control_socket(const Options& options, FileDescriptor inherited) {
+  struct stat status {};
+  if (inherited && ::lstat(options.socket.c_str(), &status) == 0 && S_ISSOCK(status.st_mode))
+    return inherited;
+  inherited.reset();
+  return listen_at(options.socket);
+}
+
+/// The running daemon: timers and signals around the server.
+class Running {
+ public:
+  Running(const Options& options, Sessions& sessions, EventHub& events, const ServiceManager& manager)
+      : options_(options),
+        sessions_(sessions),
+        manager_(manager),
+        workers_(static_cast<std::size_t>(options.max_connections) + 8),
+        service_{sessions,
+                 events,
+                 metrics_,
+                 options.session_ttl_days,
+                 static_cast<std::uint64_t>(options.max_upload_bytes),
+                 manager.kept_by(),
+                 time_now(),
+                 std::chrono::steady_clock::now(),
+                 [this] { return server_.connections(); }},
+        server_(io_, workers_, server_limits(options), make_router(service_)),
+        signals_(io_, SIGTERM, SIGINT, SIGHUP),
+        watch_(io_),
+        save_(io_),
+        clean_(io_) {}
+
+  /// Serves until a signal ends it. True: the mounts are to be left to the next daemon.
+  Result<bool> serve(FileDescriptor control) {
+    wait_for_signal();
+    if (auto served = server_.serve(std::move(control)); !served) return fail(served.error());
+    if (const auto interval = manager_.watch_interval()) keep_watch(*interval);
+    every(save_, kSaveUsesEvery, [this] { sessions_.save_uses(); });
+    if (options_.session_ttl_days > 0) every(clean_, kCleanEvery, [this] { clean_old(); });
+    manager_.ready("serving " + options_.socket.string());
+    log_info("okcvmd {} serves {} (pid {}, mounts kept by {})", OKCVM_VERSION, options_.socket.string(),
+             ::getpid(), manager_.kept_by());
+    io_.run();
+    return leave_mounts_;
+  }
+
+  void clean_old() {
+    const auto cleaned = sessions_.clean(Peer(), std::chrono::hours(24) * options_.session_ttl_days, false);
+    for (const auto& id : cleaned.removed) log_info("session {} was not used for days and is removed", id);
+  }
+
+ private:
+  void wait_for_signal() {
+    signals_.async_wait([this](error_code error, int signal) {
+      if (error) return;
+      // HUP replaces the daemon under its mounts; so does a stop that systemd will follow with a start.
+      leave_mounts_ =
+          manager_.is_there() && (signal == SIGHUP || (signal == SIGTERM && manager_.is_restarting()));
+      log_info("signal {}: stopping{}", signal, leave_mounts_ ? ", the mounts stay" : "");
+      if (!leave_mounts_) manager_.stopping();
+      for (auto* timer : {&watch_, &save_, &clean_}) timer->cancel();
+      server_.stop(kPatienceAtStop, [this] { io_.stop(); });
+    });
+  }
+
+  void keep_watch(std::chrono::milliseconds interval) {
+    manager_.keep_watch();
+    watch_.expires_after(interval);
+    watch_.async_wait([this, interval](error_code error) {
+      if (!error) keep_watch(interval);
+    });
+  }
+
+  void every(asio::steady_timer& timer, std::chrono::seconds interval, std::function<void()> work) {
+    timer.expires_after(interval);
+    timer.async_wait([this, &timer, interval, work = std::move(work)](error_code error) {
+      if (error) return;
+      workers_.post(work);
+      every(timer, interval, work);
+    });
+  }
+
+  const Options& options_;
+  Sessions& sessions_;
+  const ServiceManager& manager_;
+  bool leave_mounts_ = false;
+  RequestMetrics metrics_;
+  asio::io_context io_{1};
+  WorkerPool workers_;  // ends before the I/O context that its work answers to
+  Service service_;
+  Server server_;
+  asio::signal_set signals_;
+  asio::steady_timer watch_;
+  asio::steady_timer save_;
+  asio::steady_timer clean_;
+};
+
+Result<void> run(const Options& options, Backends backends) {
+  if (auto fit = check_host(options); !fit) return fit;
+  if (auto made = make_directories(options); !made) return made;
+  auto lock = StateLock::take(options.state_dir);
+  if (!lock) return fail(lock.error());
+
+  const ServiceManager manager;
+  auto inherited = ServiceManager::take_inherited();
+  // Reading the whole registry takes its time; programs in live mounts are waiting.
+  auto registry = Registry::open(options.state_dir / "sessions.db", inherited.devices.empty());
+  if (!registry) return fail(registry.error());
+  const bool was_activated =
+      static_cast<bool>(inherited.control) && inherited.devices.empty() && manager.kept_by() != "keeper";
+  auto control = control_socket(options, std::move(inherited.control));
+  if (!control) return fail(control.error());
+  if (!was_activated) manager.keep_control(control->get());
+
+  if (manager.is_there()) {
+    backends.keep_device = [&manager](const SessionId& id, int device) {
+      manager.keep_device(id.text(), device);
+    };
+    backends.forget_device = [&manager](const SessionId& id) { manager.forget_device(id.text()); };
+  }
+  EventHub events;
+  Sessions sessions(sessions_config(options), std::move(backends), std::move(*registry), events);
+  if (auto started = sessions.start(std::move(inherited.devices)); !started) return started;
+
+  bool leave_mounts = false;
+  {
+    Running running(options, sessions, events, manager);
+    auto served = running.serve(std::move(*control));
+    if (!served) return fail(served.error());
+    leave_mounts = *served;
+    if (!leave_mounts && options.session_ttl_days > 0) running.clean_old();
+  }
+  sessions.stop(leave_mounts);
+  if (!leave_mounts && !was_activated) {
+    manager.forget_control();
+    ::unlink(options.socket.c_str());
+  }
+  return {};
+}
+
+}  // namespace
+
+int run_daemon(const Options& options, Backends backends) {
+  set_up_log(options.log_level, options.log_format);
+  ::umask(0);  // every mode is given in full where something is made
+  std::signal(SIGPIPE, SIG_IGN);
+  raise_descriptor_limit();
+  if (auto ran = run(options, std::move(backends)); !ran) {
+    log_error("okcvmd cannot run: {}", ran.error().message);
+    return 1;
+  }
+  log_info("okcvmd stopped");
+  return 0;
+}
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,152 @@
+#include "tools/daemon/host/host_setup.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace okcvm::daemon {
+namespace {
+
+constexpr int kBacklog = 1024;  // connections that wait while a daemon is replaced
+
+/// A directory of root's that nobody else can write to; made with its parents if it is absent.
+Result<void> make_directory(const std::filesystem::path& path, mode_t mode) {
+  if (::mkdir(path.c_str(), mode) != 0 && errno == ENOENT && path.has_parent_path() &&
+      path.parent_path() != path) {
+    if (auto parent = make_directory(path.parent_path(), 0755); !parent) return parent;
+    ::mkdir(path.c_str(), mode);
+  }
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0)
+    return fail_errno(errno, "cannot make the directory " + path.string());
+  if (!S_ISDIR(status.st_mode)) return fail(Code::kInvalidRequest, path.string() + " is not a directory");
+  if (status.st_uid != 0) return fail(Code::kForbidden, path.string() + " must belong to root");
+  return {};
+}
+
+/// make_directory(), and it must be safe from others. Parents need not be (they may be sticky, as /tmp is).
+Result<void> make_own_directory(const std::filesystem::path& path, mode_t mode) {
+  if (auto made = make_directory(path, mode); !made) return made;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return fail_errno(errno, "cannot read " + path.string());
+  if ((status.st_mode & 022) != 0)
+    return fail(Code::kForbidden, path.string() + " can be written to by others: use chmod 755");
+  if (::access(path.c_str(), W_OK) != 0) return fail_errno(errno, "cannot write to " + path.string());
+  return {};
+}
+
+Result<sockaddr_un> address_of(const std::filesystem::path& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const auto text = path.string();
+  if (text.size() >= sizeof address.sun_path)
+    return fail(Code::kInvalidRequest,
+                "the socket's path " + text + " is longer than 107 bytes: use --socket");
+  std::memcpy(address.sun_path, text.c_str(), text.size() + 1);
+  return address;
+}
+
+/// Takes away the socket of a daemon that is gone.
+Result<void> clear_place(const std::filesystem::path& path, const sockaddr_un& address) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return {};
+  if (!S_ISSOCK(status.st_mode))
+    return fail(Code::kAlreadyExists, path.string() + " exists and is not a socket");
+  const FileDescriptor probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
+      errno == EAGAIN)
+    return fail(Code::kBusy, "another program listens at " + path.string());
+  if (::unlink(path.c_str()) != 0) return fail_errno(errno, "cannot replace " + path.string());
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_host(const Options& options) {
+  if (::geteuid() != 0)
+    return fail(Code::kForbidden, "okcvmd must run as root: it mounts file systems for several users");
+  const FileDescriptor fuse(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+  if (!fuse)
+    return fail_errno(
+        errno,
+        "/dev/fuse cannot be used: load the fuse module (modprobe fuse), or give the container the device");
+  struct stat status {};
+  if (::stat(options.mount_root.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))
+    return fail(Code::kNotFound, "the mount root " + options.mount_root.string() +
+                                     " is no directory: make it, or use --mount-root");
+  return {};
+}
+
+Result<void> make_directories(const Options& options) {
+  struct Row {
+    std::filesystem::path path;
+    mode_t mode;
+  };
+  const std::array rows{Row{options.state_dir, 0700},
+                        Row{options.state_dir / "workspaces", 0700},
+                        Row{options.state_dir / "snapshots", 0700},
+                        Row{options.state_dir / "discarded", 0700},
+                        Row{options.run_dir, 0755},
+                        Row{options.run_dir / "sessions", 0700}};
+  for (const auto& row : rows)
+    if (auto made = make_own_directory(row.path, row.mode); !made) return made;
+  for (const auto& skills : options.skills_dirs)
+    if (skills.parent_path() == options.state_dir)
+      if (auto made = make_own_directory(skills, 0755); !made) return made;
+  return {};
+}
+
+Result<StateLock> StateLock::take(const std::filesystem::path& state_dir) {
+  const auto path = state_dir / "okcvmd.lock";
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return fail_errno(errno, "cannot open " + path.string());
+  std::array<char, 32> text{};
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return fail_errno(errno, "cannot lock " + path.string());
+    const auto size = ::pread(file.get(), text.data(), text.size() - 1, 0);
+    const std::string pid(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+    return fail(Code::kBusy,
+                "the state directory " + state_dir.string() + " is held by another okcvmd, pid " + pid);
+  }
+  const int size = std::snprintf(text.data(), text.size(), "%d", ::getpid());
+  if (::ftruncate(file.get(), 0) != 0 ||
+      ::pwrite(file.get(), text.data(), static_cast<std::size_t>(size), 0) != size)
+    return fail_errno(errno ? errno : ENOSPC, "cannot write " + path.string());
+  return StateLock(std::move(file));
+}
+
+Result<FileDescriptor> listen_at(const std::filesystem::path& path) {
+  auto address = address_of(path);
+  if (!address) return fail(address.error());
+  if (auto cleared = clear_place(path, *address); !cleared) return fail(cleared.error());
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) return fail_errno(errno, "cannot make the control socket");
+  const mode_t old_mask = ::umask(0117);
+  const int bound = ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address);
+  const int error = errno;
+  ::umask(old_mask);
+  if (bound != 0) return fail_errno(error, "cannot make the control socket " + path.string());
+  if (const auto* group = ::getgrnam("okcvm"))
+    if (::chown(path.c_str(), 0, group->gr_gid) != 0)
+      return fail_errno(errno, "cannot give " + path.string() + " its group");
+  if (::listen(socket.get(), kBacklog) != 0) return fail_errno(errno, "cannot listen at " + path.string());
+  return socket;
+}
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace okcvm::daemon

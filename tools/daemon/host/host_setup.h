@@ -1,0 +1,36 @@
+#pragma once
+
+#include <filesystem>
+
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+#include "tools/daemon/host/options.h"
+
+namespace okcvm::daemon {
+
+/// Root, /dev/fuse and the mount root: `forbidden` or `not_found`, and what to do about it.
+Result<void> check_host(const Options& options);
+
+/// Makes the state directory (0700) with its folders, the run directory (0755) and the folder of skills. One
+/// that others could write to is refused.
+Result<void> make_directories(const Options& options);
+
+/// Keeps a second daemon off a state directory for as long as it lives. Move-only.
+class StateLock final {
+ public:
+  /// `busy`, naming the process that has it.
+  static Result<StateLock> take(const std::filesystem::path& state_dir);
+
+ private:
+  explicit StateLock(FileDescriptor file) : file_(std::move(file)) {}
+  FileDescriptor file_;
+};
+
+/// Binds the control socket: mode 0660, group okcvm where there is one. What a dead daemon left at `path` is
+/// replaced; `busy` if a live one listens there. Before there are threads: the umask is changed meanwhile.
+Result<FileDescriptor> listen_at(const std::filesystem::path& path);
+
+/// As many descriptors as the system allows: each session holds several.
+void raise_descriptor_limit();
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,254 @@
+#include "tools/daemon/host/keeper.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "policy/file_descriptor.h"
+#include "tools/daemon/host/host_setup.h"
+
+namespace okcvm::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr std::size_t kMostKept = 8192;
+constexpr std::size_t kMostPerMessage = 16;
+constexpr milliseconds kSteady{1000};  // a daemon that lived so long is started again at once
+constexpr milliseconds kFirstPause{100};
+constexpr milliseconds kLongestPause{5000};
+constexpr int kMostFailures =
+    10;  // in a row, before programs in the mounts are told by letting the mounts go
+
+class Keeper {
+ public:
+  explicit Keeper(char** arguments) : arguments_(arguments) {}
+  int run();
+
+ private:
+  bool set_up();
+  void start_child();
+  [[noreturn]] void become_child();
+  void take_message();
+  void carry_out(const std::string& message, std::vector<FileDescriptor> descriptors);
+  void take_signal();
+  void reap();
+  bool keeps_mounts() const;
+  int wait_time() const;
+
+  char** const arguments_;
+  std::array<char, 4096> program_{};
+  std::string socket_name_;
+  FileDescriptor notices_;
+  FileDescriptor signals_;
+  sigset_t old_mask_{};
+  std::map<std::string, FileDescriptor> kept_;
+  pid_t child_ = -1;
+  bool was_ready_ = false;  // the present daemon
+  int failures_ = 0;        // daemons in a row that never became ready
+  bool stopping_ = false;
+  bool replacing_ = false;
+  int result_ = -1;  // the exit status, once it is over
+  Clock::time_point started_{};
+  Clock::time_point next_start_{};
+  milliseconds pause_{0};
+};
+
+bool Keeper::set_up() {
+  // The path, not the inode: after an upgrade the new program stands there.
+  if (::readlink("/proc/self/exe", program_.data(), program_.size() - 1) <= 0) return false;
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&mask, signal);
+  if (::sigprocmask(SIG_BLOCK, &mask, &old_mask_) != 0) return false;
+  signals_ = FileDescriptor(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
+  notices_ = FileDescriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  socket_name_ = std::string(kKeeperSocketPrefix) + std::to_string(::getpid());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, socket_name_.data() + 1, socket_name_.size() - 1);
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + socket_name_.size());
+  constexpr int kOn = 1;
+  return signals_ && notices_ &&
+         ::bind(notices_.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+         ::setsockopt(notices_.get(), SOL_SOCKET, SO_PASSCRED, &kOn, sizeof kOn) == 0;
+}
+
+void Keeper::start_child() {
+  was_ready_ = false;
+  replacing_ = false;
+  started_ = Clock::now();
+  child_ = ::fork();
+  if (child_ == 0) become_child();
+  if (child_ < 0) next_start_ = Clock::now() + kFirstPause;
+}
+
+/// In the child: the kept descriptors go to 3 and up, as LISTEN_FDS has it (sd_listen_fds(3)).
+void Keeper::become_child() {
+  std::vector<int> moved;
+  std::string names;
+  const int above = 3 + static_cast<int>(kept_.size());
+  for (const auto& [name, descriptor] : kept_) {
+    moved.push_back(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, above));
+    names += (names.empty() ? "" : ":") + name;
+  }
+  for (std::size_t i = 0; i < moved.size(); ++i) ::dup2(moved[i], 3 + static_cast<int>(i));
+  ::setenv("NOTIFY_SOCKET", socket_name_.c_str(), 1);
+  ::setenv("FDSTORE", std::to_string(kMostKept).c_str(), 1);
+  ::setenv("LISTEN_FDS", std::to_string(moved.size()).c_str(), 1);
+  ::setenv("LISTEN_FDNAMES", names.c_str(), 1);
+  ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
+  std::vector<char*> arguments;
+  for (char** argument = arguments_; *argument; ++argument)
+    if (std::strcmp(*argument, "--keeper") != 0) arguments.push_back(*argument);
+  arguments.push_back(nullptr);
+  ::sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
+  ::execv(program_.data(), arguments.data());
+  std::perror("okcvmd: cannot start the daemon");
+  ::_exit(1);
+}
+
+void Keeper::take_message() {
+  std::array<char, 4096> text{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostPerMessage) + CMSG_SPACE(sizeof(ucred))>
+      space{};
+  iovec part{text.data(), text.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = space.data();
+  header.msg_controllen = space.size();
+  const auto size = ::recvmsg(notices_.get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (size < 0) return;
+  std::vector<FileDescriptor> descriptors;
+  pid_t sender = -1;
+  for (cmsghdr* item = CMSG_FIRSTHDR(&header); item; item = CMSG_NXTHDR(&header, item)) {
+    if (item->cmsg_level != SOL_SOCKET) continue;
+    if (item->cmsg_type == SCM_CREDENTIALS) {
+      ucred credentials{};
+      std::memcpy(&credentials, CMSG_DATA(item), sizeof credentials);
+      sender = credentials.pid;
+    }
+    if (item->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t at = 0; at + sizeof(int) <= item->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(item) + at, sizeof descriptor);
+      descriptors.emplace_back(descriptor);
+    }
+  }
+  if (sender == child_)
+    carry_out(std::string(text.data(), static_cast<std::size_t>(size)), std::move(descriptors));
+}
+
+/// What is not kept is closed, which is also what a BARRIER waits for.
+void Keeper::carry_out(const std::string& message, std::vector<FileDescriptor> descriptors) {
+  std::map<std::string, std::string> fields;
+  for (std::size_t start = 0; start < message.size();) {
+    const auto end = std::min(message.find('\n', start), message.size());
+    const auto line = message.substr(start, end - start);
+    start = end + 1;
+    if (const auto equals = line.find('='); equals != line.npos)
+      fields[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  if (fields["READY"] == "1") was_ready_ = true;
+  const auto& name = fields["FDNAME"];
+  const bool is_name =
+      !name.empty() && name.size() <= 255 &&
+      std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f && c != ':'; });
+  if (!is_name) return;
+  if (fields["FDSTOREREMOVE"] == "1") kept_.erase(name);
+  if (fields["FDSTORE"] == "1" && descriptors.size() == 1 &&
+      (kept_.contains(name) || kept_.size() < kMostKept))
+    kept_[name] = std::move(descriptors.front());
+}
+
+void Keeper::take_signal() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo == SIGCHLD) {
+      reap();
+      continue;
+    }
+    if (info.ssi_signo == SIGHUP)
+      replacing_ = child_ > 0;
+    else
+      stopping_ = true;
+    if (child_ > 0)
+      ::kill(child_, static_cast<int>(info.ssi_signo));
+    else if (stopping_)
+      result_ = 0;
+  }
+}
+
+void Keeper::reap() {
+  int status = 0;
+  if (child_ <= 0 || ::waitpid(child_, &status, WNOHANG) != child_) return;
+  while (true) {  // what it gave away last is still on its way
+    pollfd waiting{notices_.get(), POLLIN, 0};
+    if (::poll(&waiting, 1, 0) <= 0) break;
+    take_message();
+  }
+  child_ = -1;
+  failures_ = was_ready_ ? 0 : failures_ + 1;
+  const bool has_exited = WIFEXITED(status);
+  const bool asked_to_end = stopping_ || (has_exited && WEXITSTATUS(status) == 0 && !replacing_);
+  // One that never became ready has told why on standard error. Where nothing is kept yet it was the first:
+  // wrong options.
+  const bool is_hopeless = failures_ >= kMostFailures || (failures_ > 0 && has_exited && !keeps_mounts());
+  if (asked_to_end || is_hopeless) {
+    result_ = has_exited ? WEXITSTATUS(status) : 1;
+    return;
+  }
+  const bool was_steady = was_ready_ && (replacing_ || Clock::now() - started_ >= kSteady);
+  pause_ = was_steady ? milliseconds(0) : std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+  next_start_ = Clock::now() + pause_;
+}
+
+bool Keeper::keeps_mounts() const {
+  return kept_.size() > (kept_.contains("control") ? 1 : 0);
+}
+
+int Keeper::wait_time() const {
+  if (child_ > 0) return -1;
+  const auto left = std::chrono::duration_cast<milliseconds>(next_start_ - Clock::now());
+  return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+}
+
+int Keeper::run() {
+  if (!set_up()) return std::perror("okcvmd: the keeper cannot start"), 1;
+  raise_descriptor_limit();
+  start_child();
+  while (result_ < 0) {
+    std::array<pollfd, 2> waiting{pollfd{notices_.get(), POLLIN, 0}, pollfd{signals_.get(), POLLIN, 0}};
+    ::poll(waiting.data(), waiting.size(), wait_time());
+    if (waiting[0].revents) take_message();
+    if (waiting[1].revents) take_signal();
+    if (result_ < 0 && child_ < 0 && Clock::now() >= next_start_) start_child();
+  }
+  return result_;
+}
+
+}  // namespace
+
+int run_keeper(char** arguments) {
+  return Keeper(arguments).run();
+}
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,76 @@
+#include "tools/daemon/host/log.h"
+
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <nlohmann/json.hpp>
+
+namespace okcvm::daemon {
+namespace {
+
+bool is_json = false;
+
+/// %J: the message as a JSON string, or as fields of its own when it is an object already (log_request).
+class JsonMessage final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    using nlohmann::json;
+    const std::string_view text(message.payload.data(), message.payload.size());
+    if (text.starts_with("{\"request\":")) {
+      out.append(text.data() + 1, text.data() + text.size() - 1);
+      return;
+    }
+    const auto line = "\"message\":" + json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+    out.append(line.data(), line.data() + line.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return spdlog::details::make_unique<JsonMessage>();
+  }
+};
+
+/// Line breaks in a name must not forge lines of the log.
+class OneLine final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    for (const char c : message.payload) out.push_back(static_cast<unsigned char>(c) < 0x20 ? '?' : c);
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return spdlog::details::make_unique<OneLine>();
+  }
+};
+
+}  // namespace
+
+void set_up_log(const std::string& level, const std::string& format) {
+  is_json = format == "json";
+  auto logger = std::make_shared<spdlog::logger>("okcvmd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
+  formatter->add_flag<JsonMessage>('J').add_flag<OneLine>('Q');
+  formatter->set_pattern(is_json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%J})"
+                                 : "%Y-%m-%dT%H:%M:%S.%eZ %l %Q");
+  logger->set_formatter(std::move(formatter));
+  logger->set_level(spdlog::level::from_str(level));
+  logger->flush_on(spdlog::level::trace);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+void log_request(const RequestLine& line) {
+  const auto level = line.status >= 500 ? spdlog::level::err : spdlog::level::info;
+  if (!is_json) {
+    spdlog::log(level, "request={} session={} uid={} {} {} {} {:.1f}ms", line.request,
+                line.session.empty() ? "-" : line.session, line.uid, line.method, line.route, line.status,
+                line.milliseconds);
+    return;
+  }
+  nlohmann::ordered_json fields;
+  fields["request"] = line.request;
+  if (!line.session.empty()) fields["session"] = line.session;
+  fields["uid"] = line.uid;
+  fields["method"] = line.method;
+  fields["route"] = line.route;
+  fields["status"] = line.status;
+  fields["milliseconds"] = line.milliseconds;
+  spdlog::log(level, fields.dump());
+}
+
+}  // namespace okcvm::daemon

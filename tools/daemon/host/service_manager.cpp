@@ -1,0 +1,124 @@
+#include "tools/daemon/host/service_manager.h"
+
+#include <sys/socket.h>
+#include <systemd/sd-bus.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "tools/daemon/host/keeper.h"
+#include "tools/daemon/host/log.h"
+
+namespace okcvm::daemon {
+namespace {
+
+constexpr std::string_view kDevicePrefix = "okcvm-";
+constexpr std::uint64_t kBarrierMicroseconds = 2'000'000;
+
+void keep(const std::string& name, int descriptor) {
+  const auto message = "FDSTORE=1\nFDNAME=" + name;
+  const int sent = ::sd_pid_notify_with_fds(0, 0, message.c_str(), &descriptor, 1);
+  if (sent < 0) log_warning("descriptor {} cannot be given into keeping: errno {}", name, -sent);
+}
+
+void forget(const std::string& name) {
+  ::sd_notify(0, ("FDSTOREREMOVE=1\nFDNAME=" + name).c_str());
+  ::sd_notify_barrier(0, kBarrierMicroseconds);
+}
+
+/// A property of systemd's about one of its objects; empty if it cannot be had.
+std::string job_type(sd_bus* bus) {
+  sd_bus_message* reply = nullptr;
+  const char* path = nullptr;
+  constexpr const char* kManager = "org.freedesktop.systemd1";
+  std::string type;
+  if (::sd_bus_call_method(bus, kManager, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager",
+                           "GetUnitByPID", nullptr, &reply, "u", static_cast<std::uint32_t>(::getpid())) < 0)
+    return type;
+  if (::sd_bus_message_read(reply, "o", &path) >= 0) {
+    sd_bus_message* job = nullptr;
+    std::uint32_t number = 0;
+    const char* job_path = nullptr;
+    if (::sd_bus_get_property(bus, kManager, path, "org.freedesktop.systemd1.Unit", "Job", nullptr, &job,
+                              "(uo)") >= 0 &&
+        ::sd_bus_message_read(job, "(uo)", &number, &job_path) >= 0 && number != 0) {
+      char* text = nullptr;
+      if (::sd_bus_get_property_string(bus, kManager, job_path, "org.freedesktop.systemd1.Job", "JobType",
+                                       nullptr, &text) >= 0)
+        type = text;
+      std::free(text);
+    }
+    ::sd_bus_message_unref(job);
+  }
+  ::sd_bus_message_unref(reply);
+  return type;
+}
+
+}  // namespace
+
+ServiceManager::ServiceManager() {
+  const char* socket = std::getenv("NOTIFY_SOCKET");
+  if (!socket) return;
+  kept_by_ = std::string_view(socket).starts_with(kKeeperSocketPrefix) ? "keeper" : "systemd";
+}
+
+Inherited ServiceManager::take_inherited() {
+  Inherited inherited;
+  char** names = nullptr;
+  const int count = ::sd_listen_fds_with_names(1, &names);
+  for (int i = 0; i < count; ++i) {
+    FileDescriptor descriptor(SD_LISTEN_FDS_START + i);
+    const std::string_view name(names && names[i] ? names[i] : "");
+    if (::sd_is_socket_unix(descriptor.get(), SOCK_STREAM, 1, nullptr, 0) > 0) {
+      if (!inherited.control) inherited.control = std::move(descriptor);
+    } else if (name.starts_with(kDevicePrefix)) {
+      inherited.devices[std::string(name.substr(kDevicePrefix.size()))] = std::move(descriptor);
+    }
+  }
+  for (int i = 0; names && names[i]; ++i) std::free(names[i]);
+  std::free(names);
+  return inherited;
+}
+
+void ServiceManager::ready(const std::string& status) const {
+  ::sd_notify(0, ("READY=1\nSTATUS=" + status).c_str());
+}
+void ServiceManager::stopping() const {
+  ::sd_notify(0, "STOPPING=1");
+}
+
+std::optional<std::chrono::milliseconds> ServiceManager::watch_interval() const {
+  std::uint64_t microseconds = 0;
+  if (::sd_watchdog_enabled(0, &microseconds) <= 0) return std::nullopt;
+  return std::chrono::milliseconds(std::max<std::uint64_t>(microseconds / 3000, 1));
+}
+void ServiceManager::keep_watch() const {
+  ::sd_notify(0, "WATCHDOG=1");
+}
+
+void ServiceManager::keep_control(int socket) const {
+  if (is_there()) keep("control", socket);
+}
+void ServiceManager::forget_control() const {
+  if (is_there()) forget("control");
+}
+void ServiceManager::keep_device(const std::string& session, int device) const {
+  if (is_there()) keep(std::string(kDevicePrefix) + session, device);
+}
+void ServiceManager::forget_device(const std::string& session) const {
+  if (is_there()) forget(std::string(kDevicePrefix) + session);
+}
+
+bool ServiceManager::is_restarting() const {
+  if (kept_by_ != "systemd") return false;
+  sd_bus* bus = nullptr;
+  if (::sd_bus_open_system(&bus) < 0) return false;
+  const auto type = job_type(bus);
+  ::sd_bus_flush_close_unref(bus);
+  return type == "restart" || type == "try-restart";
+}
+
+}  // namespace okcvm::daemon

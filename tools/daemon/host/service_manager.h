@@ -1,0 +1,50 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "policy/file_descriptor.h"
+
+namespace okcvm::daemon {
+
+/// Descriptors that this process was started with (LISTEN_FDS).
+struct Inherited {
+  FileDescriptor control;                         // the listening control socket, if any
+  std::map<std::string, FileDescriptor> devices;  // by session id
+};
+
+/// systemd, our keeper, or nobody: whoever started the daemon, watches it and keeps descriptors across its
+/// deaths (sd_notify(3), NOTIFY_SOCKET). Thread-safe. With nobody there, all calls do nothing.
+class ServiceManager final {
+ public:
+  ServiceManager();
+
+  /// Once, at the start.
+  static Inherited take_inherited();
+
+  bool is_there() const { return !kept_by_.empty(); }
+  /// "systemd", "keeper" or "nobody".
+  std::string kept_by() const { return is_there() ? kept_by_ : "nobody"; }
+
+  void ready(const std::string& status) const;
+  void stopping() const;
+  /// How often keep_watch() has to be called; none if nobody watches.
+  std::optional<std::chrono::milliseconds> watch_interval() const;
+  void keep_watch() const;
+
+  void keep_control(int socket) const;
+  void forget_control() const;
+  void keep_device(const std::string& session, int device) const;
+  /// Waits until it is let go, so that the mount ends with our own descriptor.
+  void forget_device(const std::string& session) const;
+
+  /// Whether systemd is about to start this unit again after the stop it asked for (`systemctl restart`).
+  bool is_restarting() const;
+
+ private:
+  std::string kept_by_;
+};
+
+}  // namespace okcvm::daemon

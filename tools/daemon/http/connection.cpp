@@ -1,0 +1,481 @@
+#include "tools/daemon/http/connection.h"
+
+#include <unistd.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/read.hpp>
+#include <limits>
+#include <random>
+
+#include "tools/daemon/host/log.h"
+#include "tools/daemon/http/uri.h"
+#include "tools/daemon/http/worker_pool.h"
+
+namespace okcvm::daemon {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+
+constexpr std::size_t kPiece = 256 * 1024;
+constexpr std::chrono::seconds kDrainTime{2};
+
+std::string new_request_id() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random()));
+  return text;
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (auto& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return lower;
+}
+
+std::optional<Method> method_of(http::verb verb) {
+  switch (verb) {
+    case http::verb::get:
+    case http::verb::head:
+      return Method::kGet;
+    case http::verb::post:
+      return Method::kPost;
+    case http::verb::put:
+      return Method::kPut;
+    case http::verb::delete_:
+      return Method::kDelete;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// Runs a route's code, from which no exception may reach the worker that runs it.
+template <typename T, typename Work>
+Result<T> guarded(const std::string& request, Work&& work) try {
+  return work();
+} catch (const std::bad_alloc&) {
+  return fail(Code::kNoSpace, "out of memory: try again");
+} catch (const std::exception& error) {
+  log_error("request {}: {}", request, error.what());
+  return fail(Code::kInternal, "the request failed: see the daemon's log");
+}
+
+Error bad_request(std::string message) {
+  return Error::of(Code::kInvalidRequest, std::move(message));
+}
+
+}  // namespace
+
+Connection::Connection(Socket socket, Peer peer, std::shared_ptr<ConnectionContext> context,
+                       std::function<void()> ended)
+    : stream_(std::move(socket)),
+      buffer_(context->limits.header_bytes + kPiece),
+      timer_(stream_.get_executor()),
+      peer_(std::move(peer)),
+      context_(std::move(context)),
+      ended_(std::move(ended)) {}
+
+Connection::~Connection() {
+  // A sink cleans up on the disk, which is not for this thread.
+  if (sink_)
+    context_->workers.post([sink = std::shared_ptr<BodySink>(std::move(sink_))]() mutable { sink.reset(); });
+  // The last reference may have been a worker's; the server's books are kept on the I/O thread.
+  asio::post(timer_.get_executor(), ended_);
+}
+
+void Connection::refuse(const std::string& message) {
+  request_.id = new_request_id();
+  answer_and_close(Error::of(Code::kBusy, message), 503);
+}
+
+void Connection::stop() {
+  if (!in_hand_ || is_live_) end();
+}
+
+/// The client is gone, or has to go.
+void Connection::end() {
+  is_live_ = false;
+  live_.reset();
+  timer_.cancel();
+  stream_.close();
+}
+
+// -- Reading
+// ---------------------------------------------------------------------------------------------------
+
+void Connection::read_header() {
+  in_hand_ = false;
+  parser_.emplace();
+  parser_->header_limit(static_cast<std::uint32_t>(context_->limits.header_bytes));
+  // Held against our own limits, by route. (Beast 1.74 takes boost::none for a limit of nothing.)
+  parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
+  // One limit for the header as a whole: a client that sends it drop by drop is idle, too.
+  stream_.expires_after(context_->limits.idle);
+  http::async_read_header(
+      stream_, buffer_, *parser_,
+      [self = shared_from_this()](Error_code error, std::size_t) { self->on_header(error); });
+}
+
+void Connection::on_header(Error_code error) {
+  if (!parser_->got_some() && error) return;
+  started_ = std::chrono::steady_clock::now();
+  request_ = Request();
+  request_.id = new_request_id();
+  request_.peer = peer_;
+  handling_ = Handling();
+  handling_.pattern = "-";
+  if (error == http::error::header_limit || error == http::error::buffer_overflow)
+    return answer_and_close(bad_request("the request's header is larger than " +
+                                        std::to_string(context_->limits.header_bytes) + " bytes"),
+                            431);
+  if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+      error != http::error::end_of_stream && error != http::error::partial_message)
+    return answer_and_close(bad_request("this is not an HTTP/1.1 request: " + error.message()), 400);
+  if (error) return;
+
+  in_hand_ = true;
+  if (auto refused = take_request()) {
+    keep_alive_ = keep_alive_ && parser_->is_done();
+    return answer(std::move(*refused));
+  }
+  if (parser_->is_done()) return handling_.open ? open_sink() : dispatch();
+  continue_then(handling_.open ? &Connection::open_sink : &Connection::read_whole_body);
+}
+
+/// Turns the header into a Request and routes it. An answer if it goes no further.
+std::optional<Response> Connection::take_request() {
+  const auto& message = parser_->get();
+  is_http_1_0_ = message.version() < 11;
+  keep_alive_ = message.keep_alive() && !context_->stopping;
+  const auto refuse = [&](std::string text, int status) {
+    return error_response(bad_request(std::move(text)), request_.id, status);
+  };
+  const auto method = method_of(message.method());
+  if (!method) return refuse("this method is not served", 405);
+  request_.method = *method;
+  request_.is_head = message.method() == http::verb::head;
+
+  std::string_view target(message.target().data(), message.target().size());
+  if (target.starts_with("http://")) target.remove_prefix(std::min(target.find('/', 7), target.size()));
+  if (target.empty() || target.front() != '/') return refuse("the address must start with a slash", 400);
+  target = target.substr(0, target.find('#'));
+  const auto question = std::min(target.find('?'), target.size());
+  request_.path = target.substr(0, question);
+  auto query = parse_query(target.substr(std::min(question + 1, target.size())));
+  if (!query) return error_response(query.error(), request_.id);
+  request_.query = std::move(*query);
+  for (const auto& field : message) {
+    const std::string_view value(field.value().data(), field.value().size());
+    auto& known = request_.headers[lower_case({field.name_string().data(), field.name_string().size()})];
+    known.append(known.empty() ? "" : ", ").append(value);
+  }
+  if (const auto length = parser_->content_length()) request_.body_size = *length;
+  request_.progress = [](std::string_view, std::uint64_t, std::uint64_t) { return true; };
+
+  auto routed = context_->router(request_);
+  if (auto* response = std::get_if<Response>(&routed)) return std::move(*response);
+  handling_ = std::move(std::get<Handling>(routed));
+  if (!handling_.open && request_.body_size.value_or(0) > context_->limits.body_bytes)
+    return refuse("the body is larger than " + std::to_string(context_->limits.body_bytes) + " bytes", 413);
+  return std::nullopt;
+}
+
+/// Lets the client send its body, if it waits for that.
+void Connection::continue_then(void (Connection::*next)()) {
+  if (lower_case(request_.header("expect")) != "100-continue" || is_http_1_0_) return (this->*next)();
+  write_all("HTTP/1.1 100 Continue\r\n\r\n", [this, next] { (this->*next)(); });
+}
+
+/// Reads what is there of the body, at most `room` bytes, into piece_.
+void Connection::read_some(std::size_t room, std::function<void(std::size_t)> then) {
+  piece_.resize(room);
+  parser_->get().body().data = piece_.data();
+  parser_->get().body().size = piece_.size();
+  parser_->get().body().more = true;
+  http::async_read_some(stream_, buffer_, *parser_,
+                        [self = shared_from_this(), then = std::move(then)](Error_code error, std::size_t) {
+                          if (error == http::error::need_buffer) error = {};
+                          if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+                              error != http::error::partial_message && error != http::error::end_of_stream)
+                            return self->answer_and_close(
+                                bad_request("the body is malformed: " + error.message()), 400);
+                          if (error) return;
+                          then(self->piece_.size() - self->parser_->get().body().size);
+                        });
+}
+
+void Connection::read_whole_body() {
+  if (request_.body.empty()) stream_.expires_after(context_->limits.idle);
+  if (parser_->is_done()) return dispatch();
+  read_some(64 * 1024, [this](std::size_t size) {
+    if (request_.body.size() + size > context_->limits.body_bytes)
+      return answer_and_close(
+          bad_request("the body is larger than " + std::to_string(context_->limits.body_bytes) + " bytes"),
+          413);
+    request_.body.append(piece_.data(), size);
+    read_whole_body();
+  });
+}
+
+// -- Work
+// ------------------------------------------------------------------------------------------------------
+
+/// Runs `work` on a worker and answers with what it returns.
+void Connection::on_worker(std::function<Result<Response>()> work) {
+  context_->workers.post([self = shared_from_this(), work = std::move(work)]() mutable noexcept {
+    auto done = guarded<Response>(self->request_.id, work);
+    auto response =
+        std::make_shared<Response>(done ? std::move(*done) : error_response(done.error(), self->request_.id));
+    work = nullptr;
+    asio::post(self->stream_.get_executor(), [self, response] { self->answer(std::move(*response)); });
+  });
+}
+
+void Connection::dispatch() {
+  stream_.expires_never();
+  const bool wants_lines = handling_.shows_progress &&
+                           request_.header("accept").find("application/x-ndjson") != std::string_view::npos;
+  if (wants_lines && !request_.is_head) {
+    start_stream("application/x-ndjson");
+    auto last = std::make_shared<std::atomic<std::int64_t>>(0);
+    request_.progress = [this, last](std::string_view phase, std::uint64_t done, std::uint64_t total) {
+      const auto now = std::chrono::steady_clock::now().time_since_epoch();
+      const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(now).count() / 100;
+      if (last->exchange(tenths) != tenths)
+        queue_line("{\"progress\":{\"phase\":\"" + std::string(phase) +
+                   "\",\"done\":" + std::to_string(done) + ",\"total\":" + std::to_string(total) + "}}\n");
+      return true;
+    };
+  }
+  on_worker([this]() -> Result<Response> { return handling_.respond(request_); });
+}
+
+void Connection::open_sink() {
+  stream_.expires_never();
+  context_->workers.post([self = shared_from_this()]() noexcept {
+    auto opened = std::make_shared<Result<std::unique_ptr<BodySink>>>(guarded<std::unique_ptr<BodySink>>(
+        self->request_.id, [&] { return self->handling_.open(self->request_); }));
+    asio::post(self->stream_.get_executor(), [self, opened] {
+      if (!*opened) {
+        self->keep_alive_ = self->keep_alive_ && self->parser_->is_done();
+        return self->answer(error_response(opened->error(), self->request_.id));
+      }
+      self->sink_ = std::move(**opened);
+      self->read_piece();
+    });
+  });
+}
+
+void Connection::read_piece() {
+  if (parser_->is_done()) return finish_sink();
+  stream_.expires_after(context_->limits.idle);
+  read_some(kPiece, [this](std::size_t size) {
+    if (size == 0) return read_piece();
+    stream_.expires_never();
+    context_->workers.post([self = shared_from_this(), size]() noexcept {
+      auto written = guarded<void>(self->request_.id, [&] {
+        return self->sink_->write({self->piece_.data(), size});
+      });
+      asio::post(self->stream_.get_executor(), [self, written] {
+        if (written) return self->read_piece();
+        self->answer_and_close(written.error(), 0);
+      });
+    });
+  });
+}
+
+void Connection::finish_sink() {
+  on_worker([this] {
+    auto finished = sink_->finish();
+    sink_.reset();
+    return finished;
+  });
+}
+
+// -- Answers
+// ---------------------------------------------------------------------------------------------------
+
+void Connection::answer_and_close(const Error& error, int status) {
+  keep_alive_ = false;
+  answer(error_response(error, request_.id, status));
+}
+
+std::string Connection::head_of(const Response& response, std::string_view framing) const {
+  const auto reason = http::obsolete_reason(static_cast<http::status>(response.status));
+  std::string head = "HTTP/1.1 " + std::to_string(response.status) + " ";
+  head.append(reason.data(), reason.size());
+  head += "\r\nServer: okcvmd\r\nX-Request-Id: " + request_.id;
+  if (!response.content_type.empty()) head += "\r\nContent-Type: " + response.content_type;
+  for (const auto& [name, value] : response.headers) head += "\r\n" + name + ": " + value;
+  if (!framing.empty()) head.append("\r\n").append(framing);
+  head += keep_alive_ ? "\r\nConnection: keep-alive\r\n\r\n" : "\r\nConnection: close\r\n\r\n";
+  return head;
+}
+
+void Connection::answer(Response response) {
+  if (context_->stopping) keep_alive_ = false;
+  log_answer(response.status);
+  auto* text = std::get_if<std::string>(&response.body);
+  if (is_streaming_) {
+    if (!text) return end_stream("{\"error\":{\"code\":\"internal\",\"message\":\"no such answer\"}}\n");
+    if (response.status >= 400) return end_stream(std::move(*text));
+    if (text->ends_with('\n')) text->pop_back();
+    return end_stream("{\"result\":" + *text + "}\n");
+  }
+  if (auto* live = std::get_if<LiveBody>(&response.body); live && !request_.is_head) {
+    start_stream(response.content_type);
+    return start_live(std::move(*live));
+  }
+  const auto* file = std::get_if<FileBody>(&response.body);
+  const auto size = text ? text->size() : file ? file->size : 0;
+  const bool has_body = response.status != 304 && response.status != 204;
+  auto bytes = head_of(response, has_body ? "Content-Length: " + std::to_string(size) : std::string());
+  if (request_.is_head || !has_body) return write_all(std::move(bytes), [this] { finish_exchange(); });
+  if (text) return write_all(std::move(bytes.append(*text)), [this] { finish_exchange(); });
+  auto body = std::make_shared<FileBody>(std::move(std::get<FileBody>(response.body)));
+  write_all(std::move(bytes), [this, body] { pump_file(body); });
+}
+
+void Connection::write_all(std::string bytes, std::function<void()> then) {
+  auto held = std::make_shared<const std::string>(std::move(bytes));
+  stream_.expires_after(context_->limits.idle);
+  asio::async_write(stream_, asio::buffer(*held),
+                    [self = shared_from_this(), held, then = std::move(then)](Error_code error, std::size_t) {
+                      if (error) return self->end();
+                      then();
+                    });
+}
+
+/// Sends the next piece of a file; a worker reads it, since a disk may be slow.
+void Connection::pump_file(std::shared_ptr<FileBody> body) {
+  if (body->size == 0) return finish_exchange();
+  context_->workers.post([self = shared_from_this(), body]() noexcept {
+    std::string piece(std::min<std::uint64_t>(kPiece, body->size), '\0');
+    const auto got = ::pread(body->file.get(), piece.data(), piece.size(), static_cast<off_t>(body->offset));
+    // A file that became shorter cannot be told any more than by ending early.
+    if (got <= 0) return asio::post(self->stream_.get_executor(), [self] { self->stream_.close(); });
+    piece.resize(static_cast<std::size_t>(got));
+    body->offset += piece.size();
+    body->size -= piece.size();
+    asio::post(self->stream_.get_executor(), [self, body, piece = std::move(piece)]() mutable {
+      self->write_all(std::move(piece), [raw = self.get(), body] { raw->pump_file(body); });
+    });
+  });
+}
+
+void Connection::finish_exchange() {
+  request_ = Request();
+  handling_ = Handling();
+  if (keep_alive_ && !context_->stopping) return read_header();
+  Error_code ignored;
+  stream_.socket().shutdown(Socket::shutdown_send, ignored);
+  stream_.expires_after(kDrainTime);
+  drain();
+}
+
+/// Takes what the client still sends, so that the answer is not lost to a reset.
+void Connection::drain() {
+  piece_.resize(64 * 1024);
+  stream_.async_read_some(asio::buffer(piece_), [self = shared_from_this()](Error_code error, std::size_t) {
+    if (!error) self->drain();
+  });
+}
+
+void Connection::log_answer(int status) const {
+  const auto taken = std::chrono::steady_clock::now() - started_;
+  const auto session = request_.captures.find("id");
+  log_request({request_.id, session == request_.captures.end() ? std::string() : session->second,
+               parser_ ? std::string(parser_->get().method_string()) : "-", std::string(handling_.pattern),
+               status, static_cast<long>(peer_.uid),
+               std::chrono::duration<double, std::milli>(taken).count()});
+}
+
+// -- Streams
+// ---------------------------------------------------------------------------------------------------
+
+void Connection::start_stream(std::string content_type) {
+  is_streaming_ = true;
+  is_last_queued_ = false;
+  queued_ = 0;
+  Response response;
+  response.content_type = std::move(content_type);
+  response.headers.emplace_back("Cache-Control", "no-store");
+  if (is_http_1_0_) keep_alive_ = false;
+  is_writing_ = true;
+  write_all(head_of(response, is_http_1_0_ ? "" : "Transfer-Encoding: chunked"), [this] {
+    is_writing_ = false;
+    write_queued();
+  });
+}
+
+/// From any thread. False: too much is waiting already.
+bool Connection::queue_line(std::string text) {
+  constexpr std::size_t kMostQueued = 512;
+  if (queued_.fetch_add(1) >= kMostQueued) {
+    queued_.fetch_sub(1);
+    return false;
+  }
+  asio::post(stream_.get_executor(), [self = shared_from_this(), text = std::move(text)]() mutable {
+    self->queue_.push_back(std::move(text));
+    self->write_queued();
+  });
+  return true;
+}
+
+void Connection::write_queued() {
+  if (is_writing_ || (queue_.empty() && !is_last_queued_)) return;
+  std::string text;
+  queued_.fetch_sub(queue_.size());
+  for (const auto& line : queue_) text += line;
+  queue_.clear();
+  std::string bytes;
+  if (!text.empty() && !is_http_1_0_) {
+    char size[32];
+    std::snprintf(size, sizeof size, "%zx\r\n", text.size());
+    bytes = size + text + "\r\n";
+  } else {
+    bytes = std::move(text);
+  }
+  const bool is_last = is_last_queued_;
+  if (is_last && !is_http_1_0_) bytes += "0\r\n\r\n";
+  is_writing_ = true;
+  write_all(std::move(bytes), [this, is_last] {
+    is_writing_ = false;
+    if (!is_last) return write_queued();
+    is_streaming_ = false;
+    finish_exchange();
+  });
+}
+
+void Connection::end_stream(std::string last) {
+  queued_.fetch_add(1);
+  queue_.push_back(std::move(last));
+  is_last_queued_ = true;
+  write_queued();
+}
+
+void Connection::start_live(LiveBody body) {
+  is_live_ = true;
+  live_keep_alive_ = std::move(body.keep_alive);
+  // The sender must not keep a connection alive whose client is gone.
+  live_ = body.start([weak = weak_from_this()](std::string text) {
+    const auto self = weak.lock();
+    return self && self->queue_line(std::move(text));
+  });
+  keep_alive_later();
+}
+
+/// A live body has no other operation that would find the client gone, so this timer owns the connection.
+void Connection::keep_alive_later() {
+  timer_.expires_after(std::chrono::seconds(15));
+  timer_.async_wait([self = shared_from_this()](Error_code error) {
+    if (error || !self->stream_.socket().is_open()) return;
+    if (!self->is_writing_) self->queue_line(self->live_keep_alive_);
+    self->keep_alive_later();
+  });
+}
+
+}  // namespace okcvm::daemon

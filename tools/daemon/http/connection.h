@@ -1,0 +1,106 @@
+#pragma once
+
+#include <atomic>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/basic_stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/daemon/http/server.h"
+
+namespace okcvm::daemon {
+
+/// What connections have in common. Outlives them.
+struct ConnectionContext {
+  WorkerPool& workers;
+  const ServerLimits limits;
+  const Router router;
+  bool stopping = false;  // of the I/O thread
+};
+
+/// One client: requests are read, carried out and answered one after the other. Everything here runs on the
+/// I/O thread, except what is handed to the workers, during which nothing else happens on the connection. It
+/// lives as long as an operation refers to it.
+class Connection final : public std::enable_shared_from_this<Connection> {
+ public:
+  using Socket = boost::asio::local::stream_protocol::socket;
+  Connection(Socket socket, Peer peer, std::shared_ptr<ConnectionContext> context,
+             std::function<void()> ended);
+  ~Connection();
+
+  void start() { read_header(); }
+  /// Answers `busy` and ends.
+  void refuse(const std::string& message);
+  /// Ends now if no request is in hand, else after its answer.
+  void stop();
+
+ private:
+  using Error_code = boost::system::error_code;
+  using Parser = boost::beast::http::request_parser<boost::beast::http::buffer_body>;
+
+  void read_header();
+  void on_header(Error_code error);
+  std::optional<Response> take_request();
+  void continue_then(void (Connection::*next)());
+  void read_whole_body();
+  void dispatch();
+  void open_sink();
+  void read_piece();
+  void finish_sink();
+  void on_worker(std::function<Result<Response>()> work);
+  void read_some(std::size_t room, std::function<void(std::size_t)> then);
+
+  void answer(Response response);
+  void answer_and_close(const Error& error, int status);
+  std::string head_of(const Response& response, std::string_view framing) const;
+  void write_all(std::string bytes, std::function<void()> then);
+  void pump_file(std::shared_ptr<FileBody> body);
+  void finish_exchange();
+  void end();
+  void drain();
+  void log_answer(int status) const;
+
+  // Streams: progress lines and live bodies.
+  void start_stream(std::string content_type);
+  bool queue_line(std::string text);
+  void write_queued();
+  void end_stream(std::string last);
+  void start_live(LiveBody body);
+  void keep_alive_later();
+
+  boost::beast::basic_stream<boost::asio::local::stream_protocol> stream_;
+  boost::beast::flat_buffer buffer_;
+  boost::asio::steady_timer timer_;
+  const Peer peer_;
+  const std::shared_ptr<ConnectionContext> context_;
+  const std::function<void()> ended_;
+
+  std::optional<Parser> parser_;
+  Request request_;
+  Handling handling_;
+  std::chrono::steady_clock::time_point started_{};
+  std::vector<char> piece_;
+  std::unique_ptr<BodySink> sink_;
+  bool in_hand_ = false;  // a request was read and is not answered yet
+  bool keep_alive_ = false;
+  bool is_http_1_0_ = false;
+
+  std::deque<std::string> queue_;
+  std::atomic<std::size_t> queued_{0};
+  bool is_streaming_ = false;
+  bool is_writing_ = false;
+  bool is_last_queued_ = false;
+  bool is_live_ = false;
+  std::shared_ptr<void> live_;
+  std::string live_keep_alive_;
+};
+
+}  // namespace okcvm::daemon

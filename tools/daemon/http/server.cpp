@@ -1,0 +1,146 @@
+#include "tools/daemon/http/server.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <map>
+#include <set>
+
+#include "tools/daemon/host/log.h"
+#include "tools/daemon/http/connection.h"
+
+#ifndef SO_PEERGROUPS
+#define SO_PEERGROUPS 59
+#endif
+
+namespace okcvm::daemon {
+namespace {
+
+namespace asio = boost::asio;
+
+Result<Peer> peer_of(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+    return fail_errno(errno, "a client's identity is not known");
+  Peer peer{credentials.pid, credentials.uid, credentials.gid, std::vector<gid_t>(64)};
+  size = static_cast<socklen_t>(peer.groups.size() * sizeof(gid_t));
+  int got = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, peer.groups.data(), &size);
+  if (got != 0 && errno == ERANGE) {
+    peer.groups.resize(size / sizeof(gid_t));
+    got = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, peer.groups.data(), &size);
+  }
+  peer.groups.resize(got == 0 ? size / sizeof(gid_t) : 0);
+  return peer;
+}
+
+}  // namespace
+
+class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
+ public:
+  Impl(asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router,
+       std::atomic<std::size_t>& count)
+      : context_(std::make_shared<ConnectionContext>(
+            ConnectionContext{workers, limits, std::move(router), false})),
+        acceptor_(io),
+        retry_(io),
+        patience_(io),
+        count_(count) {}
+
+  Result<void> serve(FileDescriptor listening) {
+    boost::system::error_code error;
+    acceptor_.assign(asio::local::stream_protocol(), listening.get(), error);
+    if (error) return fail_errno(error.value(), "the control socket cannot be served");
+    listening.release();
+    accept();
+    return {};
+  }
+
+  void stop(std::chrono::seconds patience, std::function<void()> stopped) {
+    context_->stopping = true;
+    stopped_ = std::move(stopped);
+    boost::system::error_code ignored;
+    acceptor_.close(ignored);
+    retry_.cancel();
+    for (const auto& weak : std::set<std::weak_ptr<Connection>, std::owner_less<>>(live_))
+      if (const auto connection = weak.lock()) connection->stop();
+    if (count_ == 0) return finish_stop();
+    patience_.expires_after(patience);
+    patience_.async_wait([self = shared_from_this()](boost::system::error_code) { self->finish_stop(); });
+  }
+
+ private:
+  void accept() {
+    if (context_->stopping || accepting_ || count_ >= context_->limits.connections) return;
+    accepting_ = true;
+    acceptor_.async_accept(
+        [self = shared_from_this()](boost::system::error_code error, Connection::Socket socket) {
+          self->accepting_ = false;
+          if (self->context_->stopping) return;
+          if (error) return self->accept_later(error.message());
+          self->take(std::move(socket));
+          self->accept();
+        });
+  }
+
+  /// Out of descriptors, most likely: some connection will end.
+  void accept_later(const std::string& reason) {
+    log_warning("a connection could not be accepted: {}", reason);
+    retry_.expires_after(std::chrono::milliseconds(200));
+    retry_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+      if (!error) self->accept();
+    });
+  }
+
+  void take(Connection::Socket socket) {
+    auto peer = peer_of(socket.native_handle());
+    if (!peer) return;
+    const uid_t uid = peer->uid;
+    ++count_;
+    const auto of_user = ++by_user_[uid];
+    auto connection = std::make_shared<Connection>(std::move(socket), std::move(*peer), context_,
+                                                   [self = shared_from_this(), uid] { self->ended(uid); });
+    live_.insert(connection);
+    if (uid != 0 && of_user > context_->limits.connections_per_user)
+      return connection->refuse("you have too many connections: close some");
+    connection->start();
+  }
+
+  void ended(uid_t uid) {
+    --count_;
+    if (--by_user_[uid] == 0) by_user_.erase(uid);
+    std::erase_if(live_, [](const auto& weak) { return weak.expired(); });
+    if (context_->stopping && count_ == 0) finish_stop();
+    accept();
+  }
+
+  void finish_stop() {
+    patience_.cancel();
+    if (auto stopped = std::exchange(stopped_, nullptr)) stopped();
+  }
+
+  const std::shared_ptr<ConnectionContext> context_;
+  asio::local::stream_protocol::acceptor acceptor_;
+  asio::steady_timer retry_;
+  asio::steady_timer patience_;
+  std::atomic<std::size_t>& count_;
+  bool accepting_ = false;
+  std::map<uid_t, std::size_t> by_user_;
+  std::set<std::weak_ptr<Connection>, std::owner_less<>> live_;
+  std::function<void()> stopped_;
+};
+
+Server::Server(asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router)
+    : impl_(std::make_shared<Impl>(io, workers, limits, std::move(router), connections_)) {}
+Server::~Server() = default;
+
+Result<void> Server::serve(FileDescriptor listening) {
+  return impl_->serve(std::move(listening));
+}
+void Server::stop(std::chrono::seconds patience, std::function<void()> stopped) {
+  impl_->stop(patience, std::move(stopped));
+}
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <variant>
+
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+#include "tools/daemon/http/message.h"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace okcvm::daemon {
+
+class WorkerPool;
+
+/// What is to be done about a request whose header was read. `respond` or `open` runs on a worker and may
+/// block.
+struct Handling {
+  std::string_view pattern;                                         // of the route, for the log
+  std::function<Response(Request&)> respond;                        // with the whole body
+  std::function<Result<std::unique_ptr<BodySink>>(Request&)> open;  // or this: piece by piece
+  bool shows_progress = false;  // if the client accepts application/x-ndjson
+};
+/// Runs on the I/O thread, so it must not block. May fill the request's captures.
+using Router = std::function<std::variant<Handling, Response>(Request&)>;
+
+struct ServerLimits {
+  std::size_t connections = 256;
+  std::size_t connections_per_user = 128;  // root is not held to it
+  std::chrono::seconds idle{30};
+  std::size_t header_bytes = 16 * 1024;
+  std::size_t body_bytes = 1024 * 1024;  // of bodies that are taken whole
+};
+
+/// HTTP/1.1 on a Unix stream socket. All sockets live on the I/O context's one thread; the work is done by
+/// the pool. Beyond the limit of connections new ones wait in the socket's backlog, they are not refused.
+class Server final {
+ public:
+  Server(boost::asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router);
+  ~Server();
+
+  /// Takes a listening socket. On the I/O thread, or before it runs.
+  Result<void> serve(FileDescriptor listening);
+  /// Closes what is idle, lets requests in hand end, and calls `stopped` when no connection is left or
+  /// `patience` is over. The listening socket is left as it is for who else holds it. On the I/O thread.
+  void stop(std::chrono::seconds patience, std::function<void()> stopped);
+
+  std::size_t connections() const { return connections_.load(std::memory_order_relaxed); }
+
+ private:
+  class Impl;
+  std::atomic<std::size_t> connections_{0};
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace okcvm::daemon

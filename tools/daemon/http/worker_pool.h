@@ -1,0 +1,36 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+
+#include "policy/thread_annotations.h"
+
+namespace okcvm::daemon {
+
+/// Threads for work that blocks. It grows when all are busy and shrinks when they idle, so that slow work
+/// never keeps other work waiting as long as no more than `most` pieces are in hand; the server admits no
+/// more requests than that. Thread-safe.
+class WorkerPool final {
+ public:
+  explicit WorkerPool(std::size_t most) : most_(most) {}
+  /// Waits for what was posted.
+  ~WorkerPool();
+
+  /// `work` must not throw.
+  void post(std::function<void()> work) EXCLUDES(mutex_);
+
+ private:
+  void run() EXCLUDES(mutex_);
+
+  const std::size_t most_;
+  Mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<std::function<void()>> waiting_ GUARDED_BY(mutex_);
+  std::size_t threads_ GUARDED_BY(mutex_) = 0;
+  std::size_t idle_ GUARDED_BY(mutex_) = 0;
+  bool ending_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace okcvm::daemon

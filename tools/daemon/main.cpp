@@ -1,0 +1,39 @@
+#include <unistd.h>
+
+#include <iostream>
+
+#include "fusefs/session_mount.h"
+#include "snapshots/remote.h"
+#include "snapshots/store.h"
+#include "tools/daemon/host/daemon.h"
+#include "tools/daemon/host/keeper.h"
+#include "tools/daemon/host/options.h"
+
+namespace {
+
+okcvm::daemon::Backends real_backends() {
+  okcvm::daemon::Backends backends;
+  backends.mount = okcvm::fusefs::SessionMount::mount;
+  backends.take_over = okcvm::fusefs::SessionMount::take_over;
+  backends.detach_stale = okcvm::fusefs::detach_stale_mounts;
+  backends.open_store = okcvm::snapshots::Store::open;
+  backends.remote_url = okcvm::snapshots::remote_url;
+  return backends;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace okcvm::daemon;
+  const auto options = read_options(argc, argv, environ);
+  if (!options) {
+    std::cerr << "okcvmd: " << options.error().message << "\n";
+    return 2;
+  }
+  if (options->help) return print_help(std::cout), 0;
+  if (options->help_table) return print_help_table(std::cout), 0;
+  if (options->version) return std::cout << "okcvmd " << OKCVM_VERSION << "\n", 0;
+  if (options->print_config) return print_config(*options, std::cout), 0;
+  if (options->keeper) return run_keeper(argv);
+  return run_daemon(*options, real_backends());
+}

@@ -1,0 +1,141 @@
+#include <random>
+
+#include "tools/daemon/host/clock.h"
+#include "tools/daemon/routes/fields.h"
+#include "tools/daemon/routes/handlers.h"
+#include "tools/daemon/routes/views.h"
+
+namespace okcvm::daemon::routes {
+namespace {
+
+Json view_of_checkpoint(const Checkpoint& checkpoint, const std::optional<std::string>& head) {
+  return {{"id", checkpoint.id},
+          {"parent_id", or_null(checkpoint.parent)},
+          {"snapshot", or_null(checkpoint.snapshot)},
+          {"created_at", time_text(checkpoint.created_at)},
+          {"bytes", checkpoint.bytes},
+          {"head", head == checkpoint.id}};
+}
+
+Json view_with_data(const Checkpoint& checkpoint, const std::optional<std::string>& head) {
+  auto view = view_of_checkpoint(checkpoint, head);
+  auto data = Json::parse(checkpoint.data, nullptr, false);
+  // Older tables may hold something else than JSON.
+  view["data"] = data.is_discarded() ? Json(checkpoint.data) : std::move(data);
+  return view;
+}
+
+std::string new_checkpoint_id() {
+  thread_local std::random_device device;
+  char text[17];
+  std::snprintf(text, sizeof text, "%08x%08x", device(), device());
+  return text;
+}
+
+/// "latest" is the head, or the newest where no head is known.
+Result<Checkpoint> find_checkpoint(Exchange& exchange) {
+  auto& registry = exchange.service.sessions.registry();
+  const auto& session = exchange.session->id();
+  auto name = exchange.request.captures["checkpoint"];
+  if (name == "latest") {
+    if (const auto head = exchange.session->record().head_checkpoint) {
+      name = *head;
+    } else {
+      auto newest = registry.checkpoints(session, 1);
+      if (!newest) return fail(newest.error());
+      if (newest->empty()) return fail(Code::kNotFound, "the session has no checkpoints: save one first");
+      name = newest->front().id;
+    }
+  }
+  return registry.checkpoint(session, name);
+}
+
+/// The snapshot that a checkpoint is to stand beside: taken now, or one that exists.
+Result<std::optional<std::string>> snapshot_for(Exchange& exchange, const Json& asked) {
+  if (asked.is_null() || asked == Json(false)) return std::nullopt;
+  auto& sessions = exchange.service.sessions;
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  if (asked.is_boolean()) {
+    auto taken = sessions.take_snapshot(*exchange.session, {}, exchange.request.progress);
+    if (!taken) return fail(taken.error());
+    return taken->snapshot.id.text();
+  }
+  if (!asked.is_string()) return fail(Code::kInvalidRequest, "snapshot: true or a snapshot's id is needed");
+  auto store = sessions.store_of(*exchange.session);
+  if (!store) return fail(store.error());
+  auto found = (*store)->find(asked.get<std::string>());
+  if (!found) return fail(found.error());
+  return found->id.text();
+}
+
+}  // namespace
+
+Result<Response> save_checkpoint(Exchange& exchange) {
+  Fields fields(exchange.request.body);
+  const auto data = fields.required_value("data");
+  Checkpoint checkpoint;
+  checkpoint.id = fields.text("id", 128).value_or(new_checkpoint_id());
+  if (checkpoint.id.empty() || checkpoint.id == "latest" || checkpoint.id.find('/') != std::string::npos)
+    fields.refuse("id", "1 to 128 bytes without a slash, and not \"latest\", are needed");
+  checkpoint.parent = fields.text("parent_id", 128);
+  const Json asked = fields.has("snapshot") ? Json(fields.required_value("snapshot")) : Json();
+  if (auto ended = fields.end(); !ended) return fail(ended.error());
+
+  auto& sessions = exchange.service.sessions;
+  if (checkpoint.parent) {
+    auto parent = sessions.registry().checkpoint(exchange.session->id(), *checkpoint.parent);
+    if (!parent) return fail(parent.error().code, "parent_id: " + parent.error().message);
+  } else {
+    checkpoint.parent = exchange.session->record().head_checkpoint;
+  }
+  auto snapshot = snapshot_for(exchange, asked);
+  if (!snapshot) return fail(snapshot.error());
+  checkpoint.snapshot = std::move(*snapshot);
+  checkpoint.created_at = time_now();
+  checkpoint.data = data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  checkpoint.bytes = checkpoint.data.size();
+  if (auto added = sessions.add_checkpoint(*exchange.session, checkpoint); !added) return fail(added.error());
+  return json_response(view_of_checkpoint(checkpoint, checkpoint.id), 201);
+}
+
+Result<Response> list_checkpoints(Exchange& exchange) {
+  QueryFields query(exchange.request.query);
+  const auto limit = query.integer("limit", 1, 1'000'000).value_or(1'000);
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  auto list = exchange.service.sessions.registry().checkpoints(exchange.session->id(),
+                                                               static_cast<std::size_t>(limit));
+  if (!list) return fail(list.error());
+  const auto head = exchange.session->record().head_checkpoint;
+  Json views = Json::array();
+  for (const auto& checkpoint : *list) views.push_back(view_of_checkpoint(checkpoint, head));
+  return json_response({{"checkpoints", std::move(views)}});
+}
+
+Result<Response> load_checkpoint(Exchange& exchange) {
+  if (auto ended = QueryFields(exchange.request.query).end(); !ended) return fail(ended.error());
+  auto checkpoint = find_checkpoint(exchange);
+  if (!checkpoint) return fail(checkpoint.error());
+  return json_response(view_with_data(*checkpoint, exchange.session->record().head_checkpoint));
+}
+
+Result<Response> restore_checkpoint(Exchange& exchange) {
+  if (auto ended = Fields(exchange.request.body).end(); !ended) return fail(ended.error());
+  auto checkpoint = find_checkpoint(exchange);
+  if (!checkpoint) return fail(checkpoint.error());
+  auto& sessions = exchange.service.sessions;
+  Json restored;
+  if (checkpoint->snapshot) {
+    const auto pass = exchange.session->gate().share();
+    if (!pass) return fail(pass.error());
+    auto result =
+        sessions.restore(*exchange.session, *checkpoint->snapshot, {}, false, exchange.request.progress);
+    if (!result) return fail(result.error());
+    restored = view_of_restore(*checkpoint->snapshot, false, *result);
+  }
+  if (auto set = sessions.set_head(*exchange.session, checkpoint->id); !set) return fail(set.error());
+  return json_response(
+      {{"checkpoint", view_with_data(*checkpoint, checkpoint->id)}, {"restored", std::move(restored)}});
+}
+
+}  // namespace okcvm::daemon::routes

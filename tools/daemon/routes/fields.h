@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "policy/error.h"
+
+namespace okcvm::daemon {
+
+/// Reads a request's JSON object strictly: every field must be asked for and be of its type. Getters answer
+/// an empty value where something is wrong; the first wrong is kept, and end() tells it. Not thread-safe.
+class Fields final {
+ public:
+  /// An empty body is an empty object.
+  explicit Fields(const std::string& body);
+
+  bool has(std::string_view name) const;
+  std::optional<std::string> text(std::string_view name, std::size_t most = 4096);
+  std::string required_text(std::string_view name, std::size_t most = 4096);
+  bool flag(std::string_view name, bool otherwise = false);
+  std::optional<std::int64_t> integer(std::string_view name, std::int64_t least, std::int64_t most);
+  std::optional<std::map<std::string, std::string>> texts_by_name(std::string_view name);
+  std::optional<std::vector<std::string>> texts(std::string_view name);
+  /// The object in a field, as Fields of its own whose errors name both.
+  std::optional<Fields> object(std::string_view name);
+  /// Anything, which must be there.
+  nlohmann::json required_value(std::string_view name);
+  /// Something is wrong with a field beyond its type.
+  void refuse(std::string_view name, std::string_view reason);
+  /// Takes over what was wrong inside of an object.
+  void adopt(Fields& inner);
+
+  /// `invalid_request`: the first wrong, or a field that nobody asked for.
+  Result<void> end();
+
+ private:
+  explicit Fields(nlohmann::json value, std::string prefix);
+  const nlohmann::json* take(std::string_view name);
+
+  nlohmann::json value_;
+  std::string prefix_;
+  std::set<std::string, std::less<>> asked_;
+  std::optional<Error> error_;
+};
+
+/// Reads a request's query strictly, like Fields.
+class QueryFields final {
+ public:
+  explicit QueryFields(const std::map<std::string, std::string, std::less<>>& query) : query_(query) {}
+
+  std::optional<std::string> text(std::string_view name);
+  bool flag(std::string_view name, bool otherwise = false);
+  std::optional<std::int64_t> integer(std::string_view name, std::int64_t least, std::int64_t most);
+  Result<void> end();
+
+ private:
+  void refuse(std::string_view name, std::string_view reason);
+  const std::map<std::string, std::string, std::less<>>& query_;
+  std::set<std::string, std::less<>> asked_;
+  std::optional<Error> error_;
+};
+
+/// "0755" and the like, up to 0777.
+std::optional<mode_t> parse_mode(std::string_view text);
+std::string mode_text(mode_t mode);
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "fusefs/files.h"
+#include "policy/error.h"
+#include "policy/rel_path.h"
+#include "tools/daemon/http/message.h"
+#include "tools/daemon/sessions/session.h"
+
+namespace okcvm::daemon::routes {
+
+struct WrittenFile {
+  RelPath path;
+  std::uint64_t size = 0;
+  std::string head;  // its first bytes, for telling its type
+};
+
+struct FileSinkRequest {
+  SessionPointer session;
+  fusefs::Caller caller;
+  RelPath path;
+  mode_t mode = 0644;
+  fusefs::IfExists if_exists = fusefs::IfExists::kReplace;
+  std::uint64_t most = 0;  // bytes
+  std::function<Result<void>(const fusefs::FileInfo*)> check;
+  std::function<Response(fusefs::Files&, const WrittenFile&)> finished;
+};
+
+/// A body on its way into a session's file. `quota_exceeded` beyond `most` bytes, at once if that many were
+/// announced. No gate is held while the client sends; the session may be unmounted or deleted meanwhile, then
+/// finish() says so.
+Result<std::unique_ptr<BodySink>> open_file_sink(FileSinkRequest request,
+                                                 std::optional<std::uint64_t> announced);
+
+}  // namespace okcvm::daemon::routes

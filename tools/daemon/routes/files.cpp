@@ -1,0 +1,216 @@
+#include "fusefs/files.h"
+
+#include <sys/stat.h>
+
+#include "fusefs/session_mount.h"
+#include "policy/file_kind.h"
+#include "tools/daemon/host/clock.h"
+#include "tools/daemon/http/uri.h"
+#include "tools/daemon/routes/fields.h"
+#include "tools/daemon/routes/file_sink.h"
+#include "tools/daemon/routes/handlers.h"
+#include "tools/daemon/routes/views.h"
+
+namespace okcvm::daemon::routes {
+namespace {
+
+constexpr mode_t kFileMode = 0644;
+constexpr mode_t kDirectoryMode = 0755;
+
+Result<RelPath> path_of(const Exchange& exchange) {
+  const auto found = exchange.request.captures.find("path");
+  return RelPath::parse(found == exchange.request.captures.end() ? std::string_view() : found->second);
+}
+
+/// HTTP's own date form (RFC 9110, 5.6.7).
+std::string http_date(const timespec& time) {
+  tm parts{};
+  ::gmtime_r(&time.tv_sec, &parts);
+  char text[64];
+  std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  return text;
+}
+
+/// Whether a list of entity tags, or "*", names this one.
+bool names_tag(std::string_view list, std::string_view tag) {
+  return list == "*" || list.find(tag) != list.npos;
+}
+
+Json entry_view(fusefs::Files& files, const fusefs::Caller& caller, const RelPath& path,
+                const fusefs::FileInfo& info) {
+  std::optional<std::string> target;
+  if (info.type == fusefs::FileType::kSymlink)
+    if (auto text = files.read_link(caller, path)) target = std::move(*text);
+  return view_of_entry(path, info, target);
+}
+
+Result<Response> list_directory(fusefs::Files& files, const fusefs::Caller& caller, const RelPath& path,
+                                const std::optional<std::string>& after, std::int64_t limit) {
+  auto infos = files.list(caller, path);
+  if (!infos) return fail(infos.error());
+  Json entries = Json::array();
+  bool truncated = false;
+  for (const auto& info : *infos) {
+    if (after && info.name <= *after) continue;
+    if (static_cast<std::int64_t>(entries.size()) >= limit) {
+      truncated = true;
+      break;
+    }
+    auto name = Name::parse(info.name);
+    if (name) entries.push_back(entry_view(files, caller, path / *name, info));
+  }
+  return json_response({{"path", path.text()}, {"entries", std::move(entries)}, {"truncated", truncated}});
+}
+
+Result<Response> send_file(const Request& request, const RelPath& path, const fusefs::FileInfo& info,
+                           FileDescriptor file) {
+  Response response;
+  const auto tag = etag_of(info);
+  response.headers = {{"ETag", tag},
+                      {"Last-Modified", http_date(info.modified)},
+                      {"Accept-Ranges", "bytes"},
+                      {"X-Content-Type-Options", "nosniff"}};
+  response.content_type = content_type_of(path.leaf());
+  if (const auto known = request.header("if-none-match"); !known.empty() && names_tag(known, tag)) {
+    response.status = 304;
+    return response;
+  }
+  FileBody body{std::move(file), 0, info.size};
+  if (const auto header = request.header("range"); !header.empty()) {
+    auto range = parse_range(header, info.size);
+    if (!range) {
+      response = error_response(range.error(), request.id, 416);
+      response.headers.emplace_back("Content-Range", "bytes */" + std::to_string(info.size));
+      return response;
+    }
+    if (*range) {
+      body.offset = (*range)->offset;
+      body.size = (*range)->size;
+      response.status = 206;
+      response.headers.emplace_back("Content-Range", "bytes " + std::to_string(body.offset) + "-" +
+                                                         std::to_string(body.offset + body.size - 1) + "/" +
+                                                         std::to_string(info.size));
+    }
+  }
+  response.body = std::move(body);
+  return response;
+}
+
+/// Takes a body that must be empty and then makes a directory.
+class DirectorySink final : public BodySink {
+ public:
+  DirectorySink(SessionPointer session, fusefs::Caller caller, RelPath path, mode_t mode)
+      : session_(std::move(session)), caller_(std::move(caller)), path_(std::move(path)), mode_(mode) {}
+
+  Result<void> write(std::string_view) override {
+    return fail(Code::kInvalidRequest, "a directory takes no body", path_.text());
+  }
+  Result<Response> finish() override {
+    const auto pass = session_->gate().share();
+    if (!pass) return fail(pass.error());
+    auto mount = session_->need_mount();
+    if (!mount) return fail(mount.error());
+    const bool existed = (*mount)->files().stat(caller_, path_, true).has_value();
+    if (auto made = (*mount)->files().make_directories(caller_, path_, mode_); !made)
+      return fail(made.error());
+    return json_response({{"path", path_.text()}, {"created", !existed}}, existed ? 200 : 201);
+  }
+
+ private:
+  const SessionPointer session_;
+  const fusefs::Caller caller_;
+  const RelPath path_;
+  const mode_t mode_;
+};
+
+/// What If-Match and If-None-Match ask for, as a check at the moment of replacement. errno ECANCELED:
+/// answered as 412.
+std::function<Result<void>(const fusefs::FileInfo*)> condition_of(const Request& request,
+                                                                  std::shared_ptr<bool> existed) {
+  return [match = std::string(request.header("if-match")),
+          none_match = std::string(request.header("if-none-match")),
+          existed](const fusefs::FileInfo* there) -> Result<void> {
+    *existed = there != nullptr;
+    const bool matches = match.empty() || (there && names_tag(match, etag_of(*there)));
+    const bool differs = none_match.empty() || !there || !names_tag(none_match, etag_of(*there));
+    if (matches && differs) return {};
+    auto error = Error::of(Code::kBusy, "the file is not the one that was asked for: read it again");
+    error.errno_value = ECANCELED;
+    return fail(std::move(error));
+  };
+}
+
+}  // namespace
+
+Result<Response> get_file(Exchange& exchange) {
+  QueryFields query(exchange.request.query);
+  const bool only_stat = query.flag("stat");
+  const auto limit = query.integer("limit", 1, 1'000'000).value_or(1'000'000);
+  const auto after = query.text("after");
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  auto path = path_of(exchange);
+  if (!path) return fail(path.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto mount = exchange.session->need_mount();
+  if (!mount) return fail(mount.error());
+  auto& files = (*mount)->files();
+  const auto caller = exchange.request.peer.caller();
+
+  auto info = files.stat(caller, *path, !only_stat);
+  if (!info) return fail(info.error());
+  if (only_stat) return json_response(entry_view(files, caller, *path, *info));
+  if (info->type == fusefs::FileType::kDirectory) return list_directory(files, caller, *path, after, limit);
+  auto file = files.open(caller, *path);
+  if (!file) return fail(file.error());
+  // The size is of what was opened, which may be another file than the one looked at before.
+  struct stat status {};
+  if (::fstat(file->get(), &status) != 0) return fail_errno(errno, "the file cannot be read", path->text());
+  info->size = static_cast<std::uint64_t>(status.st_size);
+  return send_file(exchange.request, *path, *info, std::move(*file));
+}
+
+Result<Response> delete_file(Exchange& exchange) {
+  QueryFields query(exchange.request.query);
+  const bool recursive = query.flag("recursive");
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  auto path = path_of(exchange);
+  if (!path) return fail(path.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto mount = exchange.session->need_mount();
+  if (!mount) return fail(mount.error());
+  if (auto removed = (*mount)->files().remove(exchange.request.peer.caller(), *path, recursive); !removed)
+    return fail(removed.error());
+  return json_response({{"path", path->text()}, {"deleted", true}});
+}
+
+Result<std::unique_ptr<BodySink>> put_file(Exchange& exchange) {
+  QueryFields query(exchange.request.query);
+  const auto mode_field = query.text("mode");
+  const bool is_directory = query.flag("directory");
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  const auto mode =
+      mode_field ? parse_mode(*mode_field) : std::optional(is_directory ? kDirectoryMode : kFileMode);
+  if (!mode) return fail(Code::kInvalidRequest, "?mode: octal digits up to 0777 are needed");
+  auto path = path_of(exchange);
+  if (!path) return fail(path.error());
+  const auto caller = exchange.request.peer.caller();
+  if (is_directory) return std::make_unique<DirectorySink>(exchange.session, caller, *path, *mode);
+
+  const auto existed = std::make_shared<bool>(false);
+  FileSinkRequest request{exchange.session, caller, *path, *mode, fusefs::IfExists::kReplace, 0, {}, {}};
+  request.check = condition_of(exchange.request, existed);
+  request.most = exchange.service.max_upload_bytes;
+  request.finished = [session = exchange.session, caller, existed](fusefs::Files& files,
+                                                                   const WrittenFile& file) {
+    Json view{{"path", file.path.text()}, {"size", file.size}};
+    const auto info = files.stat(caller, file.path, false);
+    view["etag"] = info ? Json(etag_of(*info)) : Json();
+    view["created"] = !*existed;
+    return json_response(view, *existed ? 200 : 201);
+  };
+  return open_file_sink(std::move(request), exchange.request.body_size);
+}
+
+}  // namespace okcvm::daemon::routes

@@ -1,0 +1,77 @@
+#include <array>
+
+#include "fusefs/session_mount.h"
+#include "policy/prompt_paths.h"
+#include "tools/daemon/routes/fields.h"
+#include "tools/daemon/routes/handlers.h"
+#include "tools/daemon/routes/views.h"
+
+namespace okcvm::daemon::routes {
+namespace {
+
+constexpr std::size_t kMaxPrompt = 1024 * 1024;
+
+enum class ResolveMode : std::uint8_t { kStrict, kRebase, kPhysical };
+
+std::optional<ResolveMode> mode_named(std::string_view name) {
+  if (name == "strict") return ResolveMode::kStrict;
+  if (name == "rebase") return ResolveMode::kRebase;
+  if (name == "physical") return ResolveMode::kPhysical;
+  return std::nullopt;
+}
+
+std::string_view type_name(fusefs::FileType type) {
+  constexpr std::array<std::string_view, 4> kNames{"file", "directory", "symlink", "other"};
+  return kNames[static_cast<std::size_t>(type)];
+}
+
+}  // namespace
+
+Result<Response> resolve_path(Exchange& exchange) {
+  Fields fields(exchange.request.body);
+  const auto text = fields.required_text("path", 8192);
+  const auto mode = mode_named(fields.text("mode").value_or("strict"));
+  const bool must_exist = fields.flag("must_exist");
+  const bool for_write = fields.flag("for_write");
+  if (!mode) fields.refuse("mode", "strict, rebase or physical is needed");
+  if (auto ended = fields.end(); !ended) return fail(ended.error());
+
+  const auto mount_point = exchange.service.sessions.mount_point_of(exchange.session->id()).string();
+  auto path = *mode == ResolveMode::kRebase ? rebase_path(text, mount_point) : RelPath::parse(text);
+  if (!path) return fail(path.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto mount = exchange.session->need_mount();
+  if (!mount) return fail(mount.error());
+  auto& files = (*mount)->files();
+  const auto caller = exchange.request.peer.caller();
+  // Every mode refuses a path that a link would lead out; only one answers where the links lead.
+  auto physical = files.resolve(caller, *path, false);
+  if (!physical && physical.error().code != Code::kNotFound) return fail(physical.error());
+  if (!physical && must_exist) return fail(physical.error());
+  if (physical && *mode == ResolveMode::kPhysical) path = physical;
+
+  const auto info = files.stat(caller, *path, true);
+  if (!info && (must_exist || info.error().code != Code::kNotFound)) return fail(info.error());
+  const auto& rule = rule_of(zone_named((physical ? *physical : *path).top()));
+  const bool writable = rule.write_error == 0 && !path->is_root();
+  if (for_write && !writable)
+    return fail(Code::kReadOnly, "only uploads/, outputs/, temp/ and workdir/ can be written", path->text());
+  return json_response({{"path", path->text()},
+                        {"mount_path", path->is_root() ? mount_point : mount_point + "/" + path->text()},
+                        {"exists", info.has_value()},
+                        {"type", info ? Json(type_name(info->type)) : Json()},
+                        {"zone", rule.name},
+                        {"writable", writable}});
+}
+
+Result<Response> adapt_session_prompt(Exchange& exchange) {
+  Fields fields(exchange.request.body);
+  const auto prompt = fields.required_text("prompt", kMaxPrompt);
+  if (auto ended = fields.end(); !ended) return fail(ended.error());
+  const auto adapted =
+      adapt_prompt(prompt, exchange.service.sessions.mount_point_of(exchange.session->id()).string());
+  return json_response({{"prompt", adapted.text}, {"replaced", adapted.replaced}});
+}
+
+}  // namespace okcvm::daemon::routes

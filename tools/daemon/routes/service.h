@@ -1,0 +1,37 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tools/daemon/http/message.h"
+#include "tools/daemon/sessions/sessions.h"
+
+namespace okcvm::daemon {
+
+/// Counts answered requests, for /metrics. Thread-safe.
+class RequestMetrics;
+
+/// All that the routes work with. Outlives the server.
+struct Service {
+  Sessions& sessions;
+  EventHub& events;
+  RequestMetrics& metrics;
+  std::int64_t session_ttl_days = 7;
+  std::uint64_t max_upload_bytes = 0;
+  std::string kept_by;  // "systemd", "keeper" or "nobody"
+  timespec started_at{};
+  std::chrono::steady_clock::time_point started{};
+  std::function<std::size_t()> connections;
+};
+
+/// A request on its way through a route. `session` is set where the pattern has {id}; the peer may use it,
+/// and a share of its gate is NOT held: handlers take it for as long as they touch the mount.
+struct Exchange {
+  Service& service;
+  Request& request;
+  SessionPointer session;
+};
+
+}  // namespace okcvm::daemon

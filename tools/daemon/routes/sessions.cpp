@@ -1,0 +1,254 @@
+#include "fusefs/session_mount.h"
+#include "tools/daemon/host/clock.h"
+#include "tools/daemon/routes/fields.h"
+#include "tools/daemon/routes/handlers.h"
+#include "tools/daemon/routes/views.h"
+
+namespace okcvm::daemon::routes {
+namespace {
+
+constexpr std::int64_t kMaxId = UINT32_MAX - 1;  // (uid_t)-1 stands for nobody
+
+WorkdirRequest read_workdir(Fields& fields) {
+  WorkdirRequest request;
+  request.path = fields.text("workdir");
+  if (request.path && request.path->find('\0') != std::string::npos)
+    fields.refuse("workdir", "it contains a NUL byte");
+  if (const auto policy = fields.text("workdir_policy")) {
+    request.policy = workdir_policy_named(*policy);
+    if (!request.policy) fields.refuse("workdir_policy", "managed, existing or repo-bound is needed");
+  }
+  request.device_id = fields.text("device_id", 256);
+  request.git_url = fields.text("git_url");
+  request.branch = fields.text("branch", 256);
+  return request;
+}
+
+void check_labels(Fields& fields, const std::map<std::string, std::string>& labels) {
+  for (const auto& [name, value] : labels)
+    if (name.empty() || name.size() > 256 || value.size() > 4096)
+      fields.refuse("labels", "names of 1 to 256 bytes and values of up to 4096 are taken");
+}
+
+Result<Response> session_response(Exchange& exchange, int status = 200) {
+  return json_response(view_of_session(exchange.service.sessions, *exchange.session), status);
+}
+
+/// Reads a body that may hold nothing.
+Result<void> expect_empty(const Request& request) {
+  return Fields(request.body).end();
+}
+
+}  // namespace
+
+Result<Response> create_session(Exchange& exchange) {
+  Fields fields(exchange.request.body);
+  CreateRequest request;
+  request.id = fields.text("id");
+  if (auto owner = fields.object("owner")) {
+    if (const auto uid = owner->integer("uid", 0, kMaxId)) request.owner_uid = static_cast<uid_t>(*uid);
+    if (const auto gid = owner->integer("gid", 0, kMaxId)) request.owner_gid = static_cast<gid_t>(*gid);
+    fields.adopt(*owner);
+  }
+  if (const auto mode = fields.text("mode")) {
+    const auto parsed = parse_mode(*mode);
+    if (!parsed) fields.refuse("mode", "octal digits up to 0777 are needed");
+    request.mode = parsed.value_or(0700);
+  }
+  request.labels = fields.texts_by_name("labels").value_or(std::map<std::string, std::string>());
+  check_labels(fields, request.labels);
+  request.skills = fields.texts("skills").value_or(std::vector<std::string>());
+  request.agent = fields.text("agent");
+  request.parent_agent = fields.text("parent_agent");
+  request.workdir = read_workdir(fields);
+  request.workdir.task = fields.text("task", 256);
+  if (auto ended = fields.end(); !ended) return fail(ended.error());
+
+  const bool is_for_agent = request.agent.has_value();
+  auto created = exchange.service.sessions.create(exchange.request.peer, std::move(request));
+  if (!created) return fail(created.error());
+  auto view = view_of_session(exchange.service.sessions, *created->session);
+  if (is_for_agent) view["inherited"] = !created->is_new;
+  auto response = json_response(view, created->is_new ? 201 : 200);
+  response.headers.emplace_back("Location", "/v1/sessions/" + created->session->id().text());
+  return response;
+}
+
+Result<Response> list_sessions(Exchange& exchange) {
+  QueryFields query(exchange.request.query);
+  const auto prefix = query.text("prefix").value_or("");
+  const auto limit = query.integer("limit", 1, 10000).value_or(1000);
+  const auto label = query.text("label");
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  const auto equals = label ? label->find('=') : std::string::npos;
+  if (label && equals == std::string::npos)
+    return fail(Code::kInvalidRequest, "?label: name=value is needed");
+
+  Json list = Json::array();
+  for (const auto& session : exchange.service.sessions.list(exchange.request.peer, prefix)) {
+    if (static_cast<std::int64_t>(list.size()) >= limit) break;
+    if (label) {
+      const auto labels = session->record().labels;
+      const auto found = labels.find(label->substr(0, equals));
+      if (found == labels.end() || found->second != label->substr(equals + 1)) continue;
+    }
+    list.push_back(view_of_session(exchange.service.sessions, *session));
+  }
+  return json_response({{"sessions", std::move(list)}});
+}
+
+Result<Response> show_session(Exchange& exchange) {
+  if (auto ended = QueryFields(exchange.request.query).end(); !ended) return fail(ended.error());
+  return session_response(exchange);
+}
+
+Result<Response> delete_session(Exchange& exchange) {
+  const auto& id = exchange.request.captures["exact"];
+  auto removed = exchange.service.sessions.remove(exchange.request.peer, id);
+  if (!removed) return fail(removed.error());
+  return json_response({{"id", id}, {"deleted", *removed}});
+}
+
+Result<Response> mount_session(Exchange& exchange) {
+  if (auto empty = expect_empty(exchange.request); !empty) return fail(empty.error());
+  if (auto mounted = exchange.service.sessions.mount(*exchange.session); !mounted)
+    return fail(mounted.error());
+  return session_response(exchange);
+}
+
+Result<Response> unmount_session(Exchange& exchange) {
+  Fields fields(exchange.request.body);
+  const bool force = fields.flag("force");
+  if (auto ended = fields.end(); !ended) return fail(ended.error());
+  if (auto unmounted = exchange.service.sessions.unmount(*exchange.session, force); !unmounted)
+    return fail(unmounted.error());
+  return session_response(exchange);
+}
+
+Result<Response> reset_session(Exchange& exchange) {
+  if (auto empty = expect_empty(exchange.request); !empty) return fail(empty.error());
+  auto removed = exchange.service.sessions.reset(*exchange.session);
+  if (!removed) return fail(removed.error());
+  return json_response({{"session", view_of_session(exchange.service.sessions, *exchange.session)},
+                        {"checkpoints_removed", *removed}});
+}
+
+Result<Response> label_session(Exchange& exchange) {
+  Fields fields(exchange.request.body);
+  if (!fields.has("labels")) fields.refuse("labels", "it is missing");
+  auto labels = fields.texts_by_name("labels").value_or(std::map<std::string, std::string>());
+  check_labels(fields, labels);
+  if (auto ended = fields.end(); !ended) return fail(ended.error());
+  if (auto set = exchange.service.sessions.set_labels(*exchange.session, std::move(labels)); !set)
+    return fail(set.error());
+  return session_response(exchange);
+}
+
+Result<Response> session_info(Exchange& exchange) {
+  if (auto ended = QueryFields(exchange.request.query).end(); !ended) return fail(ended.error());
+  const auto& session = *exchange.session;
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto info = exchange.service.sessions.info(session);
+  if (!info) return fail(info.error());
+  const auto mount = session.mount();
+  const auto statistics = mount ? mount->statistics() : fusefs::MountStatistics();
+  Json view;
+  view["id"] = session.id().text();
+  view["state"] = mount ? "mounted" : "unmounted";
+  view["files"] = info->files;
+  view["directories"] = info->directories;
+  view["bytes"] = info->bytes;
+  view["last_modified"] = info->last_modified.tv_sec ? Json(time_text(info->last_modified)) : Json();
+  view["materialized"] = info->materialized;
+  view["passthrough"] = statistics.passthrough;
+  view["survives_daemon"] = statistics.survives_daemon;
+  view["protocol_minor"] = statistics.protocol_minor;
+  view["open_files"] = statistics.open_files;
+  view["nodes"] = statistics.nodes;
+  view["denials"] = statistics.denials;
+  view["requests"] = Json::object();
+  for (const auto& operation : statistics.operations)
+    view["requests"][std::string(operation.name)] = operation.count;
+  view["errors"] = Json::object();
+  for (const auto& [number, count] : statistics.errors) {
+    const char* name = ::strerrorname_np(number);
+    view["errors"][name ? std::string(name) : std::to_string(number)] = count;
+  }
+  view["last_used_at"] = time_text(from_milliseconds(session.last_used()));
+  return json_response(view);
+}
+
+Result<Response> switch_workdir(Exchange& exchange) {
+  Fields fields(exchange.request.body);
+  const auto request = read_workdir(fields);
+  const bool force = fields.flag("force", true);
+  if (auto ended = fields.end(); !ended) return fail(ended.error());
+  const auto previous = exchange.session->record().workdir;
+  const bool was_mounted = exchange.session->mount() != nullptr;
+  if (auto switched = exchange.service.sessions.switch_workdir(*exchange.session, request, force); !switched)
+    return fail(switched.error());
+  return json_response({{"session", view_of_session(exchange.service.sessions, *exchange.session)},
+                        {"remounted", was_mounted},
+                        {"previous_workdir", or_null(previous)}});
+}
+
+Result<Response> list_workdirs(Exchange& exchange) {
+  QueryFields query(exchange.request.query);
+  const auto limit = query.integer("limit", 1, 1000).value_or(20);
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  auto recent = exchange.service.sessions.registry().recent_workdirs(exchange.request.peer.uid,
+                                                                     static_cast<std::size_t>(limit));
+  if (!recent) return fail(recent.error());
+  Json list = Json::array();
+  for (const auto& binding : *recent)
+    list.push_back({{"path", binding.path},
+                    {"policy", name_of(binding.policy)},
+                    {"device_id", or_null(binding.device_id)},
+                    {"git_url", or_null(binding.git_url)},
+                    {"branch", or_null(binding.branch)},
+                    {"last_used_at", time_text(from_milliseconds(binding.last_used))}});
+  return json_response({{"workdirs", std::move(list)}});
+}
+
+Result<Response> list_agents(Exchange& exchange) {
+  if (auto ended = QueryFields(exchange.request.query).end(); !ended) return fail(ended.error());
+  auto tree = exchange.service.sessions.agents(exchange.request.peer);
+  if (!tree) return fail(tree.error());
+  Json list = Json::array();
+  for (const auto& [agent, depth] : *tree)
+    list.push_back({{"agent", agent.agent},
+                    {"parent_agent", agent.parent},
+                    {"session", agent.session.text()},
+                    {"depth", depth},
+                    {"owner", {{"uid", agent.owner_uid}}}});
+  return json_response({{"agents", std::move(list)}});
+}
+
+Result<Response> show_agent(Exchange& exchange) {
+  QueryFields query(exchange.request.query);
+  const auto owner = query.integer("owner", 0, kMaxId);
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  auto found =
+      exchange.service.sessions.agent(exchange.request.peer, exchange.request.captures["agent"],
+                                      owner ? std::optional(static_cast<uid_t>(*owner)) : std::nullopt);
+  if (!found) return fail(found.error());
+  return json_response({{"agent", found->agent.agent},
+                        {"parent_agent", found->agent.parent},
+                        {"children", found->children},
+                        {"session", view_of_session(exchange.service.sessions, *found->session)}});
+}
+
+Result<Response> clean_sessions(Exchange& exchange) {
+  Fields fields(exchange.request.body);
+  const auto days = fields.integer("older_than_days", 0, 36500).value_or(exchange.service.session_ttl_days);
+  const bool dry_run = fields.flag("dry_run");
+  if (auto ended = fields.end(); !ended) return fail(ended.error());
+  const auto cleaned =
+      exchange.service.sessions.clean(exchange.request.peer, std::chrono::hours(24) * days, dry_run);
+  Json skipped = Json::array();
+  for (const auto& [id, reason] : cleaned.skipped) skipped.push_back({{"id", id}, {"reason", reason}});
+  return json_response({{"removed", cleaned.removed}, {"skipped", std::move(skipped)}, {"dry_run", dry_run}});
+}
+
+}  // namespace okcvm::daemon::routes

@@ -1,0 +1,156 @@
+#include "tools/daemon/routes/fields.h"
+#include "tools/daemon/routes/handlers.h"
+#include "tools/daemon/routes/views.h"
+
+namespace okcvm::daemon::routes {
+namespace {
+
+constexpr std::size_t kMaxLabel = 4096;
+constexpr std::size_t kMaxPaths = 10'000;
+
+Result<std::vector<RelPath>> paths_of(const std::vector<std::string>& texts) {
+  if (texts.size() > kMaxPaths) return fail(Code::kInvalidRequest, "paths: at most 10000 are taken");
+  std::vector<RelPath> paths;
+  for (const auto& text : texts) {
+    auto path = RelPath::parse(text);
+    if (!path) return fail(path.error());
+    paths.push_back(std::move(*path));
+  }
+  return paths;
+}
+
+/// Where a comparison with the live workspace learns what changed; none is needed between snapshots.
+Result<snapshots::Store::ChangeSource> changes_for(const Exchange& exchange, bool with_live) {
+  if (with_live) return exchange.service.sessions.changes_of(*exchange.session);
+  return snapshots::Store::ChangeSource{[] { return ChangeSet(); }, [](const ChangeSet&) {}};
+}
+
+}  // namespace
+
+Result<Response> take_snapshot(Exchange& exchange) {
+  Fields fields(exchange.request.body);
+  const auto label = fields.text("label", kMaxLabel).value_or("");
+  if (auto ended = fields.end(); !ended) return fail(ended.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto taken = exchange.service.sessions.take_snapshot(*exchange.session, label, exchange.request.progress);
+  if (!taken) return fail(taken.error());
+  auto view = view_of_snapshot(taken->snapshot);
+  if (!taken->is_new) view["unchanged"] = true;
+  return json_response(view, taken->is_new ? 201 : 200);
+}
+
+Result<Response> list_snapshots(Exchange& exchange) {
+  QueryFields query(exchange.request.query);
+  const auto limit = query.integer("limit", 0, 1'000'000).value_or(0);
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto store = exchange.service.sessions.store_of(*exchange.session);
+  if (!store) return fail(store.error());
+  auto list = (*store)->list(static_cast<std::size_t>(limit));
+  if (!list) return fail(list.error());
+  Json views = Json::array();
+  for (const auto& snapshot : *list) views.push_back(view_of_snapshot(snapshot));
+  return json_response({{"snapshots", std::move(views)}});
+}
+
+Result<Response> show_snapshot(Exchange& exchange) {
+  QueryFields query(exchange.request.query);
+  const bool with_text = query.flag("text");
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto store = exchange.service.sessions.store_of(*exchange.session);
+  if (!store) return fail(store.error());
+  const auto& name = exchange.request.captures["snapshot"];
+  auto snapshot = (*store)->find(name);
+  if (!snapshot) return fail(snapshot.error());
+  auto changes = (*store)->show(name, with_text);
+  if (!changes) return fail(changes.error());
+  return json_response(
+      {{"snapshot", view_of_snapshot(*snapshot)}, {"changes", view_of_differences(*changes)}});
+}
+
+Result<Response> diff_snapshots(Exchange& exchange) {
+  QueryFields query(exchange.request.query);
+  const auto from = query.text("from").value_or("");
+  const auto to = query.text("to");
+  const bool with_text = query.flag("text");
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto store = exchange.service.sessions.store_of(*exchange.session);
+  if (!store) return fail(store.error());
+  auto source = changes_for(exchange, !to);
+  if (!source) return fail(source.error());
+  auto changes = (*store)->diff(from, to, *source, with_text);
+  if (!changes) return fail(changes.error());
+  return json_response({{"from", from.empty() ? Json() : Json(from)},
+                        {"to", or_null(to)},
+                        {"changes", view_of_differences(*changes)}});
+}
+
+Result<Response> restore_snapshot(Exchange& exchange) {
+  Fields fields(exchange.request.body);
+  const auto snapshot = fields.required_text("snapshot");
+  auto paths = paths_of(fields.texts("paths").value_or(std::vector<std::string>()));
+  const bool dry_run = fields.flag("dry_run");
+  if (auto ended = fields.end(); !ended) return fail(ended.error());
+  if (!paths) return fail(paths.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto restored = exchange.service.sessions.restore(*exchange.session, snapshot, *paths, dry_run,
+                                                    exchange.request.progress);
+  if (!restored) return fail(restored.error());
+  return json_response(view_of_restore(snapshot, dry_run, *restored));
+}
+
+Result<Response> undo_restore(Exchange& exchange) {
+  if (auto ended = Fields(exchange.request.body).end(); !ended) return fail(ended.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto restored = exchange.service.sessions.restore(*exchange.session, std::nullopt, {}, false,
+                                                    exchange.request.progress);
+  if (!restored) return fail(restored.error());
+  return json_response(view_of_restore(std::nullopt, false, *restored));
+}
+
+Result<Response> fork_session(Exchange& exchange) {
+  Fields fields(exchange.request.body);
+  const auto snapshot = fields.text("snapshot").value_or("");
+  const auto id = fields.text("id");
+  auto labels = fields.texts_by_name("labels");
+  if (auto ended = fields.end(); !ended) return fail(ended.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto& sessions = exchange.service.sessions;
+  auto forked = sessions.fork(exchange.request.peer, *exchange.session, snapshot, id, std::move(labels),
+                              exchange.request.progress);
+  if (!forked) return fail(forked.error());
+  auto view = view_of_session(sessions, *forked->session);
+  view["forked_from"] = {{"session", exchange.session->id().text()}, {"snapshot", forked->snapshot.text()}};
+  auto response = json_response(view, 201);
+  response.headers.emplace_back("Location", "/v1/sessions/" + forked->session->id().text());
+  return response;
+}
+
+Result<Response> verify_snapshot(Exchange& exchange) {
+  QueryFields query(exchange.request.query);
+  const auto snapshot = query.text("snapshot").value_or("");
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
+  auto store = exchange.service.sessions.store_of(*exchange.session);
+  if (!store) return fail(store.error());
+  auto source = changes_for(exchange, true);
+  if (!source) return fail(source.error());
+  auto report = (*store)->verify(snapshot, *source, exchange.request.progress);
+  if (!report) return fail(report.error());
+  return json_response({{"ok", report->problems.empty()},
+                        {"objects", report->objects},
+                        {"problems", report->problems},
+                        {"live_differences", view_of_differences(report->live_differences)}});
+}
+
+}  // namespace okcvm::daemon::routes

@@ -1,0 +1,154 @@
+#include "tools/daemon/routes/views.h"
+
+#include <array>
+
+#include "fusefs/session_mount.h"
+#include "tools/daemon/host/clock.h"
+#include "tools/daemon/http/uri.h"
+#include "tools/daemon/routes/fields.h"
+
+namespace okcvm::daemon {
+namespace {
+
+Json paths_of(const std::vector<RelPath>& paths) {
+  Json list = Json::array();
+  for (const auto& path : paths) list.push_back(path.text());
+  return list;
+}
+
+bool is_utf8(std::string_view text) {
+  // The serialiser decides by the same rule that it writes by.
+  try {
+    static_cast<void>(Json(text).dump());
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
+std::string_view type_name(fusefs::FileType type) {
+  constexpr std::array<std::string_view, 4> kNames{"file", "directory", "symlink", "other"};
+  return kNames[static_cast<std::size_t>(type)];
+}
+
+std::string_view kind_name(snapshots::DifferenceKind kind) {
+  constexpr std::array<std::string_view, 5> kNames{"added", "removed", "changed", "metadata", "renamed"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+}  // namespace
+
+Response json_response(const Json& value, int status) {
+  Response response;
+  response.status = status;
+  response.body = value.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return response;
+}
+
+Json view_of_session(const Sessions& sessions, const Session& session) {
+  const auto record = session.record();
+  const auto mount = session.mount();
+  const auto statistics = mount ? mount->statistics() : fusefs::MountStatistics();
+  const auto point = sessions.mount_point_of(record.id).string();
+  const auto owner = host_user(record.owner_uid);
+  Json view;
+  view["id"] = record.id.text();
+  view["mount"] = point;
+  view["state"] = mount ? "mounted" : "unmounted";
+  view["owner"] = {
+      {"uid", record.owner_uid}, {"gid", record.owner_gid}, {"name", owner ? Json(owner->name) : Json()}};
+  view["mode"] = mode_text(record.root_mode);
+  view["created_at"] = time_text(record.created_at);
+  view["last_used_at"] = time_text(from_milliseconds(session.last_used()));
+  view["labels"] = record.labels;
+  view["skills"] = record.skills;
+  view["agent"] = or_null(record.agent);
+  view["parent_agent"] = record.agent ? Json("root") : Json();
+  view["workdir"] = or_null(record.workdir);
+  view["workdir_policy"] = name_of(record.workdir_policy);
+  view["device_id"] = or_null(record.device_id);
+  view["git_url"] = or_null(record.git_url);
+  view["branch"] = or_null(record.branch);
+  view["task"] = or_null(record.task);
+  view["cwd"] = point + (record.workdir ? "/workdir" : "/outputs");
+  view["workdir_fallback"] = Json();
+  if (const auto& fallback = record.workdir_fallback)
+    view["workdir_fallback"] = {{"requested", fallback->requested}, {"reason", fallback->reason}};
+  view["passthrough"] = statistics.passthrough;
+  view["snapshots"] = session.store() ? "on" : sessions.config().snapshots ? "unavailable" : "off";
+  view["survives_daemon"] = statistics.survives_daemon;
+  return view;
+}
+
+Json view_of_snapshot(const snapshots::Snapshot& snapshot) {
+  Json view;
+  view["id"] = snapshot.id.text();
+  view["label"] = snapshot.label;
+  view["created_at"] = time_text(snapshot.created_at);
+  view["parent"] = snapshot.parent ? Json(snapshot.parent->text()) : Json();
+  const auto& stats = snapshot.stats;
+  view["stats"] = {{"files", stats.files},           {"directories", stats.directories},
+                   {"bytes", stats.bytes},           {"changed", stats.changed},
+                   {"bytes_read", stats.bytes_read}, {"rescanned", stats.rescanned}};
+  view["in_flight"] = paths_of(snapshot.in_flight);
+  view["left_out"] = paths_of(snapshot.left_out);
+  return view;
+}
+
+Json view_of_differences(const std::vector<snapshots::Difference>& differences) {
+  Json rows = Json::array();
+  for (const auto& difference : differences) {
+    Json row;
+    row["kind"] = kind_name(difference.kind);
+    row["path"] = difference.path.text();
+    if (difference.renamed_from) row["renamed_from"] = difference.renamed_from->text();
+    if (difference.old_size) row["old_size"] = *difference.old_size;
+    if (difference.new_size) row["new_size"] = *difference.new_size;
+    if (difference.old_mode) row["old_mode"] = mode_text(*difference.old_mode);
+    if (difference.new_mode) row["new_mode"] = mode_text(*difference.new_mode);
+    row["binary"] = difference.binary;
+    if (!difference.unified.empty()) row["unified"] = difference.unified;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+Json view_of_restore(const std::optional<std::string>& snapshot, bool dry_run,
+                     const snapshots::RestoreResult& result) {
+  Json view;
+  view["snapshot"] = or_null(snapshot);
+  view["dry_run"] = dry_run;
+  view["changes"] = view_of_differences(result.applied);
+  view["before"] = result.before ? view_of_snapshot(*result.before) : Json();
+  return view;
+}
+
+Json view_of_entry(const RelPath& path, const fusefs::FileInfo& info,
+                   const std::optional<std::string>& target) {
+  Json view;
+  view["name"] = path.leaf();
+  view["path"] = path.text();
+  view["type"] = type_name(info.type);
+  view["size"] = info.size;
+  view["mode"] = mode_text(info.mode & 07777);
+  view["uid"] = info.uid;
+  view["gid"] = info.gid;
+  view["modified_at"] = time_text(info.modified);
+  view["etag"] = etag_of(info);
+  if (info.type == fusefs::FileType::kSymlink) view["target"] = or_null(target);
+  if (info.type == fusefs::FileType::kDirectory && path.depth() == 2 &&
+      zone_named(path.top()) == Zone::kSkills)
+    view["skill"] = true;
+  if (!is_utf8(path.text())) view["encoded_path"] = percent_encoded(path.text());
+  return view;
+}
+
+std::string etag_of(const fusefs::FileInfo& info) {
+  char text[80];
+  std::snprintf(text, sizeof text, "\"%llx-%llx-%llx%09lx\"", static_cast<unsigned long long>(info.inode),
+                static_cast<unsigned long long>(info.size),
+                static_cast<unsigned long long>(info.modified.tv_sec), info.modified.tv_nsec);
+  return text;
+}
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fusefs/files.h"
+#include "snapshots/store.h"
+#include "tools/daemon/http/message.h"
+#include "tools/daemon/sessions/sessions.h"
+
+/// How things look in JSON. Text that is not UTF-8 is shown with U+FFFD in place of what cannot be.
+namespace okcvm::daemon {
+
+using Json = nlohmann::ordered_json;
+
+Response json_response(const Json& value, int status = 200);
+
+Json view_of_session(const Sessions& sessions, const Session& session);
+Json view_of_snapshot(const snapshots::Snapshot& snapshot);
+Json view_of_differences(const std::vector<snapshots::Difference>& differences);
+Json view_of_restore(const std::optional<std::string>& snapshot, bool dry_run,
+                     const snapshots::RestoreResult& result);
+/// Of a file, directory or link at `path`; `target` only of links.
+Json view_of_entry(const RelPath& path, const fusefs::FileInfo& info,
+                   const std::optional<std::string>& target);
+/// Changes whenever the file's bytes may have: inode, size and time of change to the nanosecond, quoted.
+std::string etag_of(const fusefs::FileInfo& info);
+
+template <typename T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
+}  // namespace okcvm::daemon

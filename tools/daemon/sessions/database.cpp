@@ -1,0 +1,185 @@
+#include "tools/daemon/sessions/database.h"
+
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "policy/file_descriptor.h"
+
+namespace okcvm::daemon {
+namespace {
+
+Error error_of(sqlite3* connection, std::string_view what) {
+  const int result = sqlite3_errcode(connection);
+  const std::string text = "registry: " + std::string(what) + ": " + sqlite3_errmsg(connection);
+  switch (result) {
+    case SQLITE_FULL:
+      return Error::of(Code::kNoSpace, "the state directory is full: free some space");
+    case SQLITE_CONSTRAINT:
+      return Error::of(Code::kAlreadyExists, text);
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return Error::of(Code::kCorrupt, text);
+    case SQLITE_TOOBIG:
+      return Error::of(Code::kQuotaExceeded, text);
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      return Error::of(Code::kBusy, text);
+    case SQLITE_IOERR:
+      if (sqlite3_system_errno(connection) == ENOSPC)
+        return Error::of(Code::kNoSpace, "the state directory is full: free some space");
+      return Error::of(Code::kInternal, text);
+    default:
+      return Error::of(Code::kInternal, text);
+  }
+}
+
+/// SQLite would make the file with the process's umask; the registry is root's alone.
+Result<void> make_private_file(const std::filesystem::path& file) {
+  const FileDescriptor descriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!descriptor) return fail_errno(errno, "cannot open the registry " + file.string());
+  struct stat status {};
+  if (::fstat(descriptor.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return fail(Code::kCorrupt, "the registry " + file.string() + " is not a regular file");
+  return {};
+}
+
+Unexpected unusable(const std::filesystem::path& file, const std::string& reason) {
+  return fail(Code::kCorrupt, "the registry " + file.string() + " " + reason +
+                                  "; it was left untouched: restore a copy or move it away to start empty");
+}
+
+}  // namespace
+
+void Database::Closer::operator()(sqlite3* connection) const {
+  sqlite3_close_v2(connection);
+}
+void Database::Statement::Finalizer::operator()(sqlite3_stmt* statement) const {
+  sqlite3_finalize(statement);
+}
+
+Result<Database> Database::open(const std::filesystem::path& file, int newest_version, bool check) {
+  if (auto made = make_private_file(file); !made) return fail(made.error());
+  sqlite3* connection = nullptr;
+  const int opened =
+      sqlite3_open_v2(file.c_str(), &connection, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, nullptr);
+  Database database(connection);
+  if (opened != SQLITE_OK) return fail(error_of(connection, "cannot open"));
+  sqlite3_extended_result_codes(connection, 0);
+  sqlite3_busy_timeout(connection, 5000);
+  // Until it is known to be ours, closing must not fold a log into the file.
+  sqlite3_db_config(connection, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+  sqlite3_db_config(connection, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+
+  auto version = database.pragma("PRAGMA user_version");
+  if (!version) {
+    if (version.error().code != Code::kCorrupt) return fail(version.error());
+    return unusable(file, "is not a database");
+  }
+  if (*version < 0 || *version > newest_version)
+    return unusable(file, "has version " + std::to_string(*version) + ", newer than this program's " +
+                              std::to_string(newest_version) + " (use a newer okcvmd)");
+  if (check) {
+    auto statement = database.prepare("PRAGMA quick_check(1)");
+    auto row = statement ? statement->step() : Result<bool>(fail(statement.error()));
+    if (!row || !*row || statement->text(0) != "ok") return unusable(file, "is damaged");
+  }
+  sqlite3_db_config(connection, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, nullptr);
+  if (auto set = database.run("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=OFF;");
+      !set)
+    return fail(set.error());
+  return database;
+}
+
+Result<std::int64_t> Database::pragma(const char* sql) {
+  auto statement = prepare(sql);
+  if (!statement) return fail(statement.error());
+  auto row = statement->step();
+  if (!row) return fail(row.error());
+  return *row ? statement->integer(0) : 0;
+}
+
+Result<Database::Statement> Database::prepare(std::string_view sql) {
+  sqlite3_stmt* statement = nullptr;
+  if (sqlite3_prepare_v2(connection_.get(), sql.data(), static_cast<int>(sql.size()), &statement, nullptr) !=
+      SQLITE_OK)
+    return fail(error_of(connection_.get(), "cannot prepare"));
+  return Statement(statement);
+}
+
+Result<void> Database::run(const char* sql) {
+  if (sqlite3_exec(connection_.get(), sql, nullptr, nullptr, nullptr) != SQLITE_OK)
+    return fail(error_of(connection_.get(), "cannot run"));
+  return {};
+}
+
+std::int64_t Database::changes() const {
+  return sqlite3_changes64(connection_.get());
+}
+
+Database::Statement& Database::Statement::bind(std::int64_t value) {
+  sqlite3_bind_int64(statement_.get(), ++bound_, value);
+  return *this;
+}
+Database::Statement& Database::Statement::bind(std::string_view text) {
+  sqlite3_bind_text64(statement_.get(), ++bound_, text.data() ? text.data() : "", text.size(),
+                      SQLITE_TRANSIENT, SQLITE_UTF8);
+  return *this;
+}
+Database::Statement& Database::Statement::bind_blob(std::string_view bytes) {
+  sqlite3_bind_blob64(statement_.get(), ++bound_, bytes.data() ? bytes.data() : "", bytes.size(),
+                      SQLITE_TRANSIENT);
+  return *this;
+}
+Database::Statement& Database::Statement::bind_null() {
+  sqlite3_bind_null(statement_.get(), ++bound_);
+  return *this;
+}
+
+Result<bool> Database::Statement::step() {
+  switch (sqlite3_step(statement_.get())) {
+    case SQLITE_ROW:
+      return true;
+    case SQLITE_DONE:
+      return false;
+    default:
+      return fail(error_of(sqlite3_db_handle(statement_.get()), "cannot carry out a statement"));
+  }
+}
+
+Result<void> Database::Statement::run() {
+  for (;;) {
+    auto row = step();
+    if (!row) return fail(row.error());
+    if (!*row) return {};
+  }
+}
+
+bool Database::Statement::is_null(int column) const {
+  return sqlite3_column_type(statement_.get(), column) == SQLITE_NULL;
+}
+std::int64_t Database::Statement::integer(int column) const {
+  return sqlite3_column_int64(statement_.get(), column);
+}
+std::string Database::Statement::text(int column) const {
+  const auto* bytes = static_cast<const char*>(sqlite3_column_blob(statement_.get(), column));
+  const auto size = static_cast<std::size_t>(sqlite3_column_bytes(statement_.get(), column));
+  return bytes ? std::string(bytes, size) : std::string();
+}
+
+Result<Database::Transaction> Database::Transaction::begin(Database& database) {
+  if (auto begun = database.run("BEGIN IMMEDIATE"); !begun) return fail(begun.error());
+  return Transaction(database);
+}
+Result<void> Database::Transaction::commit() {
+  if (auto committed = database_->run("COMMIT"); !committed) return committed;
+  database_ = nullptr;
+  return {};
+}
+Database::Transaction::~Transaction() {
+  if (database_) static_cast<void>(database_->run("ROLLBACK"));
+}
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "policy/error.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace okcvm::daemon {
+
+/// One SQLite connection. Not thread-safe: its owner holds a lock.
+class Database final {
+ public:
+  /// Opens or makes the file (mode 0600) in WAL mode. `corrupt` if it is no database or, with `check`,
+  /// damaged, or if its `user_version` is above `newest_version`; then it is left exactly as it was found.
+  static Result<Database> open(const std::filesystem::path& file, int newest_version, bool check);
+
+  /// A prepared statement being run. Parameters are bound in order of the calls.
+  class Statement final {
+   public:
+    Statement& bind(std::int64_t value);
+    Statement& bind(std::string_view text);
+    Statement& bind_blob(std::string_view bytes);
+    Statement& bind_null();
+    template <typename Optional>
+    Statement& bind_optional(const Optional& value) {
+      return value ? bind(*value) : bind_null();
+    }
+    /// True while there is a row. `no_space`, `already_exists` (a constraint), `corrupt` or `internal`.
+    Result<bool> step();
+    /// step() for statements without rows.
+    Result<void> run();
+
+    bool is_null(int column) const;
+    std::int64_t integer(int column) const;
+    std::string text(int column) const;  // of blobs too
+
+   private:
+    friend class Database;
+    struct Finalizer {
+      void operator()(sqlite3_stmt* statement) const;
+    };
+    explicit Statement(sqlite3_stmt* statement) : statement_(statement) {}
+    std::unique_ptr<sqlite3_stmt, Finalizer> statement_;
+    int bound_ = 0;
+  };
+
+  Result<Statement> prepare(std::string_view sql);
+  /// One or more statements without parameters or rows.
+  Result<void> run(const char* sql);
+  /// The number of rows that the last statement changed.
+  std::int64_t changes() const;
+
+  /// Rolls back when it is not committed.
+  class Transaction final {
+   public:
+    static Result<Transaction> begin(Database& database);
+    Result<void> commit();
+    Transaction(Transaction&& other) noexcept : database_(std::exchange(other.database_, nullptr)) {}
+    Transaction& operator=(Transaction&&) = delete;
+    ~Transaction();
+
+   private:
+    explicit Transaction(Database& database) : database_(&database) {}
+    Database* database_;
+  };
+
+ private:
+  struct Closer {
+    void operator()(sqlite3* connection) const;
+  };
+  explicit Database(sqlite3* connection) : connection_(connection) {}
+  Result<std::int64_t> pragma(const char* sql);
+  std::unique_ptr<sqlite3, Closer> connection_;
+};
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,197 @@
+#include "tools/daemon/sessions/registry.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "tools/daemon/host/clock.h"
+#include "tools/daemon/sessions/database.h"
+#include "tools/daemon/sessions/registry_schema.h"
+
+namespace okcvm::daemon {
+namespace {
+
+using nlohmann::json;
+
+struct StateRow {
+  SessionState state;
+  std::string_view name;
+};
+constexpr std::array kStates{
+    StateRow{SessionState::kMounted, "mounted"}, StateRow{SessionState::kUnmounted, "unmounted"},
+    StateRow{SessionState::kMaking, "making"}, StateRow{SessionState::kDeleting, "deleting"}};
+
+constexpr std::string_view kColumns =
+    "user_id, created_at, updated_at, metadata, owner_uid, owner_gid, root_mode, state, last_used, skills, "
+    "workdir, "
+    "workdir_policy, fallback_requested, fallback_reason, task, device_id, git_url, branch, head_checkpoint, "
+    "agent";
+
+/// The values of kColumns, in that order.
+void bind_record(Database::Statement& statement, const SessionRecord& record) {
+  const auto& fallback = record.workdir_fallback;
+  statement.bind(std::to_string(record.owner_uid))
+      .bind(time_text(record.created_at))
+      .bind(time_text(time_now()))
+      .bind(json(record.labels).dump(-1, ' ', false, json::error_handler_t::replace))
+      .bind(static_cast<std::int64_t>(record.owner_uid))
+      .bind(static_cast<std::int64_t>(record.owner_gid))
+      .bind(static_cast<std::int64_t>(record.root_mode))
+      .bind(kStates[static_cast<std::size_t>(record.state)].name)
+      .bind(record.last_used)
+      .bind(json(record.skills).dump(-1, ' ', false, json::error_handler_t::replace))
+      .bind_optional(record.workdir)
+      .bind(name_of(record.workdir_policy))
+      .bind_optional(fallback ? std::optional(fallback->requested) : std::nullopt)
+      .bind_optional(fallback ? std::optional(fallback->reason) : std::nullopt)
+      .bind_optional(record.task)
+      .bind_optional(record.device_id)
+      .bind_optional(record.git_url)
+      .bind_optional(record.branch)
+      .bind_optional(record.head_checkpoint)
+      .bind_optional(record.agent);
+}
+
+std::optional<std::string> optional_text(const Database::Statement& row, int column) {
+  return row.is_null(column) ? std::nullopt : std::optional(row.text(column));
+}
+
+/// Strings of a JSON object or array; anything else in it is passed over.
+std::map<std::string, std::string> labels_of(const std::string& text) {
+  std::map<std::string, std::string> labels;
+  const auto parsed = json::parse(text, nullptr, false);
+  if (!parsed.is_object()) return labels;
+  for (const auto& [name, value] : parsed.items())
+    if (value.is_string()) labels.emplace(name, value.get<std::string>());
+  return labels;
+}
+std::vector<std::string> names_of(const std::string& text) {
+  std::vector<std::string> names;
+  const auto parsed = json::parse(text, nullptr, false);
+  if (!parsed.is_array()) return names;
+  for (const auto& value : parsed)
+    if (value.is_string()) names.push_back(value.get<std::string>());
+  return names;
+}
+
+/// Column 0 is thread_id, then kColumns. Nothing in a row is taken on trust.
+Result<SessionRecord> record_of(const Database::Statement& row) {
+  auto id = SessionId::parse(row.text(0));
+  if (!id) return fail(Code::kCorrupt, "a session has an invalid id");
+  SessionRecord record(*id);
+  const auto created = parse_time(row.text(2));
+  if (!created) return fail(Code::kCorrupt, "session " + id->text() + " has an invalid time");
+  record.created_at = *created;
+  record.labels = labels_of(row.text(4));
+  for (const int column : {5, 6})
+    if (row.integer(column) < 0 || row.integer(column) >= UINT32_MAX)
+      return fail(Code::kCorrupt, "session " + id->text() + " has an invalid owner");
+  record.owner_uid = static_cast<uid_t>(row.integer(5));
+  record.owner_gid = static_cast<gid_t>(row.integer(6));
+  record.root_mode = static_cast<mode_t>(row.integer(7)) & 0777;
+  bool known_state = false;
+  for (const auto& state : kStates)
+    if (state.name == row.text(8)) record.state = state.state, known_state = true;
+  if (!known_state) return fail(Code::kCorrupt, "session " + id->text() + " has an unknown state");
+  record.last_used = row.integer(9) > 0 ? row.integer(9) : to_milliseconds(record.created_at);
+  record.skills = names_of(row.text(10));
+  record.workdir = optional_text(row, 11);
+  record.workdir_policy = workdir_policy_named(row.text(12)).value_or(WorkdirPolicy::kManaged);
+  if (!row.is_null(13)) record.workdir_fallback = WorkdirFallback{row.text(13), row.text(14)};
+  record.task = optional_text(row, 15);
+  record.device_id = optional_text(row, 16);
+  record.git_url = optional_text(row, 17);
+  record.branch = optional_text(row, 18);
+  record.head_checkpoint = optional_text(row, 19);
+  record.agent = optional_text(row, 20);
+  return record;
+}
+
+}  // namespace
+
+Registry::Registry(std::unique_ptr<Database> database) : database_(std::move(database)) {}
+Registry::~Registry() = default;
+
+Result<std::unique_ptr<Registry>> Registry::open(const std::filesystem::path& file, bool check) {
+  auto database = Database::open(file, newest_schema(), check);
+  if (!database) return fail(database.error());
+  if (auto migrated = migrate(*database); !migrated) return fail(migrated.error());
+  return std::unique_ptr<Registry>(new Registry(std::make_unique<Database>(std::move(*database))));
+}
+
+Result<void> Registry::insert(const SessionRecord& record) {
+  const MutexLock lock(mutex_);
+  const std::string sql = "INSERT INTO sessions (thread_id, " + std::string(kColumns) +
+                          ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+  auto statement = database_->prepare(sql);
+  if (!statement) return fail(statement.error());
+  statement->bind(record.id.text());
+  bind_record(*statement, record);
+  auto inserted = statement->run();
+  if (!inserted && inserted.error().code == Code::kAlreadyExists)
+    return fail(Code::kAlreadyExists, "a session with this id exists: choose another id");
+  return inserted;
+}
+
+Result<void> Registry::update(const SessionRecord& record) {
+  const MutexLock lock(mutex_);
+  const std::string sql = "UPDATE sessions SET (" + std::string(kColumns) +
+                          ") = (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) WHERE thread_id = ?";
+  auto statement = database_->prepare(sql);
+  if (!statement) return fail(statement.error());
+  bind_record(*statement, record);
+  return statement->bind(record.id.text()).run();
+}
+
+Result<void> Registry::remove(const SessionId& id) {
+  const MutexLock lock(mutex_);
+  auto transaction = Database::Transaction::begin(*database_);
+  if (!transaction) return fail(transaction.error());
+  for (const char* sql :
+       {"DELETE FROM checkpoints WHERE thread_id = ?", "DELETE FROM agents WHERE thread_id = ?",
+        "DELETE FROM sessions WHERE thread_id = ?"}) {
+    auto statement = database_->prepare(sql);
+    if (!statement) return fail(statement.error());
+    if (auto done = statement->bind(id.text()).run(); !done) return done;
+  }
+  return transaction->commit();
+}
+
+Result<void> Registry::touch(const Uses& used) {
+  if (used.empty()) return {};
+  const MutexLock lock(mutex_);
+  if (auto set = database_->run("PRAGMA synchronous=NORMAL"); !set) return set;
+  const auto written = write_uses(used);
+  if (auto set = database_->run("PRAGMA synchronous=FULL"); !set) return set;
+  return written;
+}
+
+Result<void> Registry::write_uses(const Uses& used) {
+  auto transaction = Database::Transaction::begin(*database_);
+  if (!transaction) return fail(transaction.error());
+  for (const auto& [id, time] : used) {
+    auto statement = database_->prepare("UPDATE sessions SET last_used = ? WHERE thread_id = ?");
+    if (!statement) return fail(statement.error());
+    if (auto done = statement->bind(time).bind(id.text()).run(); !done) return done;
+  }
+  return transaction->commit();
+}
+
+Result<Registry::Loaded> Registry::load() {
+  const MutexLock lock(mutex_);
+  auto statement =
+      database_->prepare("SELECT thread_id, " + std::string(kColumns) + " FROM sessions ORDER BY id");
+  if (!statement) return fail(statement.error());
+  Loaded loaded;
+  for (;;) {
+    auto row = statement->step();
+    if (!row) return fail(row.error());
+    if (!*row) return loaded;
+    auto record = record_of(*statement);
+    if (record)
+      loaded.sessions.push_back(std::move(*record));
+    else
+      loaded.unreadable.push_back(record.error().message);
+  }
+}
+
+}  // namespace okcvm::daemon

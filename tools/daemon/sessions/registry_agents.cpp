@@ -1,0 +1,116 @@
+#include "tools/daemon/sessions/database.h"
+#include "tools/daemon/sessions/registry.h"
+
+namespace okcvm::daemon {
+namespace {
+
+constexpr std::string_view kBindingColumns = "task, device_id, path, policy, git_url, branch, last_used";
+
+WorkdirBinding binding_of(uid_t owner, const Database::Statement& row) {
+  WorkdirBinding binding;
+  binding.owner_uid = owner;
+  binding.task = row.text(0);
+  if (auto device = row.text(1); !device.empty()) binding.device_id = std::move(device);
+  binding.path = row.text(2);
+  binding.policy = workdir_policy_named(row.text(3)).value_or(WorkdirPolicy::kExisting);
+  if (!row.is_null(4)) binding.git_url = row.text(4);
+  if (!row.is_null(5)) binding.branch = row.text(5);
+  binding.last_used = row.integer(6);
+  return binding;
+}
+
+Result<std::optional<WorkdirBinding>> first_binding(uid_t owner, Database::Statement& statement) {
+  auto row = statement.step();
+  if (!row) return fail(row.error());
+  if (!*row) return std::nullopt;
+  return binding_of(owner, statement);
+}
+
+}  // namespace
+
+Result<void> Registry::add_agent(const AgentRecord& agent) {
+  const MutexLock lock(mutex_);
+  auto statement =
+      database_->prepare("INSERT INTO agents (owner_uid, agent, parent, thread_id) VALUES (?,?,?,?)");
+  if (!statement) return fail(statement.error());
+  statement->bind(static_cast<std::int64_t>(agent.owner_uid)).bind(agent.agent).bind(agent.parent);
+  auto added = statement->bind(agent.session.text()).run();
+  if (!added && added.error().code == Code::kAlreadyExists)
+    return fail(Code::kAlreadyExists, "an agent of this name exists");
+  return added;
+}
+
+Result<std::vector<AgentRecord>> Registry::agents(std::optional<uid_t> owner) {
+  const MutexLock lock(mutex_);
+  auto statement = database_->prepare(
+      "SELECT agent, parent, owner_uid, thread_id FROM agents WHERE ?1 IS NULL OR owner_uid = ?1 ORDER BY "
+      "id");
+  if (!statement) return fail(statement.error());
+  if (owner)
+    statement->bind(static_cast<std::int64_t>(*owner));
+  else
+    statement->bind_null();
+  std::vector<AgentRecord> agents;
+  for (;;) {
+    auto row = statement->step();
+    if (!row) return fail(row.error());
+    if (!*row) return agents;
+    auto session = SessionId::parse(statement->text(3));
+    if (!session) continue;
+    agents.push_back(
+        {statement->text(0), statement->text(1), static_cast<uid_t>(statement->integer(2)), *session});
+  }
+}
+
+Result<void> Registry::remember_workdir(const WorkdirBinding& binding) {
+  const MutexLock lock(mutex_);
+  auto statement = database_->prepare("INSERT OR REPLACE INTO workdirs (owner_uid, " +
+                                      std::string(kBindingColumns) + ") VALUES (?,?,?,?,?,?,?,?)");
+  if (!statement) return fail(statement.error());
+  statement->bind(static_cast<std::int64_t>(binding.owner_uid)).bind(binding.task);
+  statement->bind(binding.device_id.value_or("")).bind(binding.path).bind(name_of(binding.policy));
+  statement->bind_optional(binding.git_url).bind_optional(binding.branch).bind(binding.last_used);
+  return statement->run();
+}
+
+Result<std::optional<WorkdirBinding>> Registry::workdir_of_task(uid_t owner, const std::string& task,
+                                                                const std::string& device) {
+  const MutexLock lock(mutex_);
+  auto statement = database_->prepare("SELECT " + std::string(kBindingColumns) +
+                                      " FROM workdirs WHERE owner_uid = ? AND task = ? AND device_id = ?");
+  if (!statement) return fail(statement.error());
+  statement->bind(static_cast<std::int64_t>(owner)).bind(task).bind(device);
+  return first_binding(owner, *statement);
+}
+
+Result<std::optional<WorkdirBinding>> Registry::workdir_of_branch(uid_t owner, const std::string& git_url,
+                                                                  const std::string& branch,
+                                                                  const std::optional<std::string>& device) {
+  const MutexLock lock(mutex_);
+  auto statement = database_->prepare(
+      "SELECT " + std::string(kBindingColumns) +
+      " FROM workdirs WHERE owner_uid = ? AND git_url = ? AND branch = ? AND device_id = ? "
+      "ORDER BY last_used DESC LIMIT 1");
+  if (!statement) return fail(statement.error());
+  statement->bind(static_cast<std::int64_t>(owner)).bind(git_url).bind(branch).bind(device.value_or(""));
+  return first_binding(owner, *statement);
+}
+
+Result<std::vector<WorkdirBinding>> Registry::recent_workdirs(uid_t owner, std::size_t limit) {
+  const MutexLock lock(mutex_);
+  auto statement = database_->prepare(
+      "SELECT task, device_id, path, policy, git_url, branch, max(last_used) FROM workdirs WHERE owner_uid = "
+      "? "
+      "GROUP BY path ORDER BY max(last_used) DESC LIMIT ?");
+  if (!statement) return fail(statement.error());
+  statement->bind(static_cast<std::int64_t>(owner)).bind(static_cast<std::int64_t>(limit));
+  std::vector<WorkdirBinding> bindings;
+  for (;;) {
+    auto row = statement->step();
+    if (!row) return fail(row.error());
+    if (!*row) return bindings;
+    bindings.push_back(binding_of(owner, *statement));
+  }
+}
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,139 @@
+#include "tools/daemon/sessions/session.h"
+
+#include <algorithm>
+
+#include "fusefs/session_mount.h"
+#include "snapshots/store.h"
+#include "tools/daemon/host/clock.h"
+
+namespace okcvm::daemon {
+namespace {
+
+// Longer than a mount, an unmount or a listing takes; shorter than clients wait.
+constexpr std::chrono::seconds kPatience{20};
+
+Unexpected gone() {
+  return fail(Code::kNotFound, "no such session: list the sessions");
+}
+Unexpected in_use() {
+  return fail(Code::kBusy, "the session is busy with other requests: try again");
+}
+
+}  // namespace
+
+SessionGate::Pass::~Pass() {
+  if (gate_) gate_->leave(alone_);
+}
+
+Result<SessionGate::Pass> SessionGate::share() {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const MutexLock lock(mutex_);
+  // Who waits to be alone goes first, so that a stream of requests cannot keep a session from being
+  // unmounted.
+  while (!closed_ && (is_alone_ || waiting_alone_ > 0))
+    if (changed_.wait_until(mutex_, deadline) == std::cv_status::timeout) return in_use();
+  if (closed_) return gone();
+  ++sharing_;
+  return Pass(*this, false);
+}
+
+Result<SessionGate::Pass> SessionGate::alone() {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const MutexLock lock(mutex_);
+  ++waiting_alone_;
+  bool in_time = true;
+  while (in_time && !closed_ && (is_alone_ || sharing_ > 0))
+    in_time = changed_.wait_until(mutex_, deadline) == std::cv_status::no_timeout;
+  --waiting_alone_;
+  const bool is_free = !closed_ && !is_alone_ && sharing_ == 0;
+  if (!is_free) {
+    changed_.notify_all();
+    if (closed_) return gone();
+    return in_use();
+  }
+  is_alone_ = true;
+  return Pass(*this, true);
+}
+
+void SessionGate::close() {
+  const MutexLock lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+void SessionGate::leave(bool alone) {
+  const MutexLock lock(mutex_);
+  if (alone)
+    is_alone_ = false;
+  else
+    --sharing_;
+  changed_.notify_all();
+}
+
+Session::Session(SessionRecord record)
+    : id_(record.id),
+      owner_(record.owner_uid),
+      touched_(record.last_used),
+      saved_(record.last_used),
+      record_(std::move(record)) {}
+Session::~Session() = default;
+
+SessionRecord Session::record() const {
+  const MutexLock lock(mutex_);
+  return record_;
+}
+void Session::set_record(SessionRecord record) {
+  const MutexLock lock(mutex_);
+  record_ = std::move(record);
+}
+
+std::shared_ptr<fusefs::SessionMount> Session::mount_object() const {
+  const MutexLock lock(mutex_);
+  return mount_;
+}
+std::shared_ptr<fusefs::SessionMount> Session::mount() const {
+  auto mount = mount_object();
+  return mount && mount->is_mounted() ? mount : nullptr;
+}
+void Session::set_mount(std::shared_ptr<fusefs::SessionMount> mount) {
+  std::shared_ptr<fusefs::SessionMount> old;  // ends after the lock: unmounting takes time
+  const MutexLock lock(mutex_);
+  old = std::exchange(mount_, std::move(mount));
+}
+Result<std::shared_ptr<fusefs::SessionMount>> Session::need_mount() const {
+  if (auto mounted = mount()) return mounted;
+  return fail(Code::kBusy, "the session is not mounted: mount it first");
+}
+
+std::shared_ptr<snapshots::Store> Session::store() const {
+  const MutexLock lock(mutex_);
+  return store_;
+}
+void Session::set_store(std::shared_ptr<snapshots::Store> store, std::string why_not) {
+  const MutexLock lock(mutex_);
+  store_ = std::move(store);
+  store_error_ = std::move(why_not);
+}
+std::string Session::store_error() const {
+  const MutexLock lock(mutex_);
+  return store_error_;
+}
+
+void Session::touch() {
+  touched_.store(to_milliseconds(time_now()), std::memory_order_relaxed);
+}
+std::int64_t Session::last_used() const {
+  auto latest = touched_.load(std::memory_order_relaxed);
+  if (const auto mount = mount_object()) {
+    const auto used = mount->statistics().last_used.time_since_epoch();
+    latest = std::max(latest, std::chrono::duration_cast<std::chrono::milliseconds>(used).count());
+  }
+  return latest;
+}
+std::optional<std::int64_t> Session::take_unsaved_use() {
+  const auto latest = last_used();
+  if (saved_.exchange(latest) == latest) return std::nullopt;
+  return latest;
+}
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,303 @@
+#include "tools/daemon/sessions/sessions.h"
+
+#include <algorithm>
+#include <random>
+
+#include "fusefs/session_mount.h"
+#include "tools/daemon/host/clock.h"
+
+namespace okcvm::daemon {
+namespace {
+
+constexpr std::string_view kRootAgent = "root";
+constexpr std::size_t kMaxAgentName = 128;
+
+Unexpected no_session() {
+  return fail(Code::kNotFound, "no such session: list the sessions");
+}
+
+Result<void> check_agent_name(const std::string& name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-' || c == ':' || c == '@';
+  };
+  if (name.empty() || name.size() > kMaxAgentName || !std::all_of(name.begin(), name.end(), allowed))
+    return fail(Code::kInvalidRequest, "agent: 1 to 128 of letters, digits and . _ - : @ are needed");
+  return {};
+}
+
+unsigned int random_bits() {
+  thread_local std::random_device device;
+  return device();
+}
+
+}  // namespace
+
+Sessions::Sessions(SessionsConfig config, Backends backends, std::unique_ptr<Registry> registry,
+                   EventHub& events)
+    : config_(std::move(config)),
+      backends_(std::move(backends)),
+      registry_(std::move(registry)),
+      events_(events),
+      skills_(config_.skills_dirs),
+      workdirs_(config_.workdir_allow_roots, {config_.state_dir, config_.run_dir}, config_.mount_root) {}
+Sessions::~Sessions() = default;
+
+std::filesystem::path Sessions::mount_point_of(const SessionId& id) const {
+  return config_.mount_root / ("okcvm-" + id.text());
+}
+
+// -- The map
+// ---------------------------------------------------------------------------------------------------
+
+SessionPointer Sessions::exact(const Peer& peer, std::string_view id) const {
+  const MutexLock lock(mutex_);
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end() || !peer.may_use(found->second->owner())) return nullptr;
+  return found->second;
+}
+
+std::vector<SessionPointer> Sessions::all() const {
+  const MutexLock lock(mutex_);
+  std::vector<SessionPointer> sessions;
+  for (const auto& [id, session] : sessions_) sessions.push_back(session);
+  return sessions;
+}
+
+Result<SessionPointer> Sessions::find(const Peer& peer, std::string_view id_or_prefix) const {
+  if (auto valid = SessionId::parse(id_or_prefix); !valid) return fail(valid.error());
+  if (auto session = exact(peer, id_or_prefix)) return session;
+  const MutexLock lock(mutex_);
+  SessionPointer match;
+  for (auto entry = sessions_.lower_bound(id_or_prefix);
+       entry != sessions_.end() && entry->first.starts_with(id_or_prefix); ++entry) {
+    if (!peer.may_use(entry->second->owner())) continue;
+    if (match) return fail(Code::kAmbiguousPrefix, "several sessions begin with this: give more of the id");
+    match = entry->second;
+  }
+  if (!match) return no_session();
+  return match;
+}
+
+std::vector<SessionPointer> Sessions::list(const Peer& peer, std::string_view prefix) const {
+  std::vector<std::pair<std::int64_t, SessionPointer>> found;
+  for (const auto& session : all())
+    if (peer.may_use(session->owner()) && session->id().text().starts_with(prefix))
+      found.emplace_back(session->last_used(), session);
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<SessionPointer> sessions;
+  for (auto& [used, session] : found) sessions.push_back(std::move(session));
+  return sessions;
+}
+
+Result<SessionPointer> Sessions::make_entry(SessionRecord record) {
+  auto session = std::make_shared<Session>(std::move(record));
+  const MutexLock lock(mutex_);
+  if (sessions_.size() >= config_.max_sessions)
+    return fail(Code::kQuotaExceeded,
+                "there are as many sessions as --max-sessions allows: delete or clean some");
+  if (!sessions_.emplace(session->id().text(), session).second)
+    return fail(Code::kAlreadyExists, "a session with this id exists: choose another id");
+  return session;
+}
+
+void Sessions::drop_entry(const SessionId& id) {
+  const MutexLock lock(mutex_);
+  sessions_.erase(id.text());
+}
+
+Result<void> Sessions::save(Session& session, SessionRecord record) {
+  if (auto saved = registry_->update(record); !saved) return saved;
+  session.set_record(std::move(record));
+  return {};
+}
+
+void Sessions::tell(const Session& session, std::string_view type, std::string_view action) const {
+  events_.publish(type, session.id().text(), session.owner(), {EventHub::text("action", action)});
+}
+
+// -- Creation
+// --------------------------------------------------------------------------------------------------
+
+Result<SessionId> Sessions::choose_id(const std::optional<std::string>& wanted,
+                                      const std::optional<std::string>& agent) const {
+  if (wanted) return SessionId::parse(*wanted);
+  const MutexLock lock(mutex_);
+  if (agent)
+    if (auto named = SessionId::parse(*agent); named && !sessions_.contains(named->text())) return named;
+  for (;;)
+    if (auto id = SessionId::from_random(random_bits()); !sessions_.contains(id.text())) return id;
+}
+
+Result<std::optional<SessionPointer>> Sessions::existing_agent(const CreateRequest& request, uid_t owner) {
+  const auto agents = registry_->agents(owner);
+  if (!agents) return fail(agents.error());
+  const auto named = [&](const std::string& name) {
+    return std::find_if(agents->begin(), agents->end(),
+                        [&](const auto& agent) { return agent.agent == name; });
+  };
+  const auto parent_name = request.parent_agent.value_or(std::string(kRootAgent));
+  const Peer self{0, owner, 0, {}};
+  if (const auto known = named(*request.agent); known != agents->end()) {
+    if (known->parent != parent_name)
+      return fail(Code::kAlreadyExists, "agent: it exists with another parent: choose another name");
+    auto session = exact(self, known->session.text());
+    if (!session) return no_session();
+    return session;
+  }
+  if (parent_name == kRootAgent) return std::nullopt;
+  const auto parent = named(parent_name);
+  if (parent == agents->end()) return fail(Code::kNotFound, "parent_agent: no such agent: create it first");
+  auto session = exact(self, parent->session.text());
+  if (!session) return no_session();
+  if (auto added = registry_->add_agent({*request.agent, parent_name, owner, session->id()});
+      !added && added.error().code != Code::kAlreadyExists)
+    return fail(added.error());
+  return session;
+}
+
+Result<Sessions::Created> Sessions::create(const Peer& peer, CreateRequest request) {
+  const uid_t uid = request.owner_uid.value_or(peer.uid);
+  if (!peer.may_use(uid)) return fail(Code::kForbidden, "owner: only root may create sessions for others");
+  gid_t gid = peer.gid;
+  if (request.owner_gid)
+    gid = *request.owner_gid;
+  else if (uid != peer.uid)
+    gid = host_user(uid).value_or(HostUser{{}, {}, static_cast<gid_t>(uid), {}}).gid;
+  if (!peer.is_root() && !peer.is_in(gid))
+    return fail(Code::kForbidden, "owner.gid: it is not one of your groups");
+
+  if (request.parent_agent && !request.agent)
+    return fail(Code::kInvalidRequest, "parent_agent: it needs an agent as well");
+  if (request.agent) {
+    if (auto valid = check_agent_name(*request.agent); !valid) return fail(valid.error());
+    if (*request.agent == kRootAgent) return fail(Code::kInvalidRequest, "agent: root itself has no session");
+    auto existing = existing_agent(request, uid);
+    if (!existing) return fail(existing.error());
+    if (*existing) return Created{**existing, false};
+  }
+  return create_new(std::move(request), uid, gid);
+}
+
+Result<Sessions::Created> Sessions::create_new(CreateRequest request, uid_t uid, gid_t gid) {
+  for (const auto& skill : request.skills) {
+    auto name = Name::parse(skill);
+    if (!name) return fail(name.error());
+    if (auto opened = skills_.open(*name); !opened) return fail(opened.error());
+  }
+  auto id = choose_id(request.id, request.agent);
+  if (!id) return fail(id.error());
+  SessionRecord record(*id);
+  record.owner_uid = uid;
+  record.owner_gid = gid;
+  record.root_mode = request.mode;
+  record.agent = request.agent;
+  record.created_at = time_now();
+  record.last_used = to_milliseconds(record.created_at);
+  record.labels = std::move(request.labels);
+  record.skills = std::move(request.skills);
+  std::sort(record.skills.begin(), record.skills.end());
+  record.skills.erase(std::unique(record.skills.begin(), record.skills.end()), record.skills.end());
+  bind_workdir(record, request.workdir);
+
+  auto session = make_entry(record);
+  if (!session) return fail(session.error());
+  const auto pass = (*session)->gate().alone();
+  if (!pass) return fail(pass.error());
+  bool is_inserted = false;
+  const auto made = [&]() -> Result<void> {
+    if (auto inserted = registry_->insert(record); !inserted) return inserted;
+    is_inserted = true;
+    if (request.agent)
+      if (auto added = registry_->add_agent({*request.agent, std::string(kRootAgent), uid, *id}); !added)
+        return added;
+    return attach(**session);
+  }();
+  if (!made) {
+    if (is_inserted) static_cast<void>(registry_->remove(*id));
+    (*session)->gate().close();
+    drop_entry(*id);
+    return fail(made.error());
+  }
+  tell(**session, "session", "created");
+  return Created{*session, true};
+}
+
+Result<void> Sessions::set_labels(Session& session, std::map<std::string, std::string> labels) {
+  const auto pass = session.gate().alone();
+  if (!pass) return fail(pass.error());
+  auto record = session.record();
+  record.labels = std::move(labels);
+  const auto metadata = metadata_of(record);
+  if (auto saved = save(session, std::move(record)); !saved) return saved;
+  if (const auto mount = session.mount()) mount->set_metadata(metadata);
+  return {};
+}
+
+// -- Checkpoints
+// -----------------------------------------------------------------------------------------------
+
+Result<void> Sessions::add_checkpoint(Session& session, const Checkpoint& checkpoint) {
+  const auto pass = session.gate().alone();
+  if (!pass) return fail(pass.error());
+  if (auto added = registry_->add_checkpoint(session.id(), checkpoint, config_.max_checkpoints); !added)
+    return added;
+  auto record = session.record();
+  record.head_checkpoint = checkpoint.id;
+  session.set_record(std::move(record));
+  return {};
+}
+
+Result<void> Sessions::set_head(Session& session, const std::string& checkpoint) {
+  const auto pass = session.gate().alone();
+  if (!pass) return fail(pass.error());
+  auto record = session.record();
+  record.head_checkpoint = checkpoint;
+  return save(session, std::move(record));
+}
+
+// -- Agents
+// ----------------------------------------------------------------------------------------------------
+
+Result<std::vector<Sessions::AgentView>> Sessions::agents(const Peer& peer) {
+  auto known = registry_->agents(peer.is_root() ? std::nullopt : std::optional(peer.uid));
+  if (!known) return fail(known.error());
+  std::multimap<std::pair<uid_t, std::string>, const AgentRecord*> children;
+  for (const auto& agent : *known) children.emplace(std::pair(agent.owner_uid, agent.parent), &agent);
+
+  std::vector<AgentView> tree;
+  std::vector<AgentView> open;
+  for (auto agent = known->rbegin(); agent != known->rend(); ++agent)
+    if (agent->parent == kRootAgent) open.push_back({*agent, 1});
+  while (!open.empty() && tree.size() < known->size()) {
+    tree.push_back(std::move(open.back()));
+    open.pop_back();
+    const auto view = tree.back();
+    const auto [first, last] = children.equal_range({view.agent.owner_uid, view.agent.agent});
+    for (auto child = last; child != first;) open.push_back({*(--child)->second, view.depth + 1});
+  }
+  return tree;
+}
+
+Result<Sessions::AgentFound> Sessions::agent(const Peer& peer, const std::string& name,
+                                             std::optional<uid_t> owner) {
+  if (owner && !peer.may_use(*owner)) return fail(Code::kNotFound, "no such agent: list the agents");
+  auto known = registry_->agents(peer.is_root() ? owner : std::optional(peer.uid));
+  if (!known) return fail(known.error());
+  const AgentRecord* match = nullptr;
+  for (const auto& agent : *known) {
+    if (agent.agent != name) continue;
+    if (match)
+      return fail(Code::kAmbiguousPrefix, "several users have an agent of this name: give ?owner=UID");
+    match = &agent;
+  }
+  if (!match) return fail(Code::kNotFound, "no such agent: list the agents");
+  AgentFound found{*match, {}, exact(peer, match->session.text())};
+  if (!found.session) return no_session();
+  for (const auto& agent : *known)
+    if (agent.parent == name && agent.owner_uid == match->owner_uid) found.children.push_back(agent.agent);
+  return found;
+}
+
+}  // namespace okcvm::daemon

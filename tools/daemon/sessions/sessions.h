@@ -1,0 +1,218 @@
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "policy/error.h"
+#include "policy/thread_annotations.h"
+#include "snapshots/store.h"
+#include "tools/daemon/sessions/backends.h"
+#include "tools/daemon/sessions/event_hub.h"
+#include "tools/daemon/sessions/peer.h"
+#include "tools/daemon/sessions/registry.h"
+#include "tools/daemon/sessions/session.h"
+#include "tools/daemon/sessions/skill_registry.h"
+#include "tools/daemon/sessions/workdirs.h"
+
+namespace okcvm::daemon {
+
+struct SessionsConfig {
+  std::filesystem::path state_dir;
+  std::filesystem::path run_dir;
+  std::filesystem::path mount_root;
+  std::vector<std::filesystem::path> skills_dirs;
+  std::vector<std::string> symlink_host_roots;
+  std::vector<std::string> workdir_allow_roots;
+  bool snapshots = true;
+  bool passthrough = true;
+  std::size_t max_sessions = 4096;
+  std::size_t max_checkpoints = 10000;
+};
+
+/// What a session is to be bound to [S4]; absent fields are looked up or left out.
+struct WorkdirRequest {
+  std::optional<std::string> path;
+  std::optional<WorkdirPolicy> policy;
+  std::optional<std::string> device_id;
+  std::optional<std::string> task;
+  std::optional<std::string> git_url;
+  std::optional<std::string> branch;
+};
+
+struct CreateRequest {
+  std::optional<std::string> id;
+  std::optional<uid_t> owner_uid;
+  std::optional<gid_t> owner_gid;
+  mode_t mode = 0700;
+  std::map<std::string, std::string> labels;
+  std::vector<std::string> skills;
+  std::optional<std::string> agent;
+  std::optional<std::string> parent_agent;
+  WorkdirRequest workdir;
+};
+
+/// Every session of the daemon, and all that can be done with one. Thread-safe. Locks: a session's gate, then
+/// its mutex, then the map's or the registry's; none of the last three is held over work. A peer sees its own
+/// sessions; for others every call answers as if they were not there.
+class Sessions final {
+ public:
+  Sessions(SessionsConfig config, Backends backends, std::unique_ptr<Registry> registry, EventHub& events);
+  ~Sessions();
+
+  // -- The daemon's own life
+  // ---------------------------------------------------------------------------------
+  /// Brings back what was there: takes over the mounts whose devices were kept, mounts the others, finishes
+  /// what was being made or deleted. Problems of single sessions end in affected().
+  Result<void> start(std::map<std::string, FileDescriptor> kept_devices);
+  /// Unmounts everything, or leaves the mounts to the next daemon. Sessions that are mounted are so again
+  /// after a start.
+  void stop(bool leave_mounts);
+  void save_uses();
+
+  struct Affected {
+    SessionId id;
+    uid_t owner;
+    std::string reason;
+    timespec at;
+  };
+  std::vector<Affected> affected() const EXCLUDES(mutex_);
+
+  // -- Sessions
+  // ----------------------------------------------------------------------------------------------
+  struct Created {
+    SessionPointer session;
+    bool is_new;
+  };
+  Result<Created> create(const Peer& peer, CreateRequest request);
+  /// By exact id, else by a unique prefix. `not_found`, `ambiguous_prefix`.
+  Result<SessionPointer> find(const Peer& peer, std::string_view id_or_prefix) const EXCLUDES(mutex_);
+  /// Last used first.
+  std::vector<SessionPointer> list(const Peer& peer, std::string_view prefix) const EXCLUDES(mutex_);
+  /// False if there was none. By exact id only.
+  Result<bool> remove(const Peer& peer, std::string_view id);
+  Result<void> mount(Session& session);
+  Result<void> unmount(Session& session, bool force);
+  /// Empties temp/ and drops the checkpoints; answers how many those were.
+  Result<std::int64_t> reset(Session& session);
+  Result<void> set_labels(Session& session, std::map<std::string, std::string> labels);
+
+  struct Cleaned {
+    std::vector<std::string> removed;
+    std::vector<std::pair<std::string, std::string>> skipped;  // id and reason
+  };
+  /// Removes the peer's sessions (root's: everybody's) that were not used for so long and have no open files.
+  Cleaned clean(const Peer& peer, std::chrono::seconds older_than, bool dry_run);
+
+  std::filesystem::path mount_point_of(const SessionId& id) const;
+  /// Of an unmounted session too.
+  Result<fusefs::WorkspaceInfo> info(const Session& session) const;
+
+  // -- Skills and workdirs
+  // -----------------------------------------------------------------------------------
+  const SkillRegistry& skills() const { return skills_; }
+  /// False if it was loaded already.
+  Result<bool> load_skill(Session& session, const std::string& name);
+  Result<void> unload_skill(Session& session, const std::string& name);
+  /// Binds another workdir and mounts anew; what cannot be bound falls back to none and the record says why.
+  Result<void> switch_workdir(Session& session, const WorkdirRequest& request, bool force);
+
+  // -- Agents
+  // ------------------------------------------------------------------------------------------------
+  struct AgentView {
+    AgentRecord agent;
+    std::size_t depth = 1;
+  };
+  /// In the order of a tree: each agent before its children.
+  Result<std::vector<AgentView>> agents(const Peer& peer);
+  struct AgentFound {
+    AgentRecord agent;
+    std::vector<std::string> children;
+    SessionPointer session;
+  };
+  Result<AgentFound> agent(const Peer& peer, const std::string& name, std::optional<uid_t> owner);
+
+  // -- Snapshots
+  // ---------------------------------------------------------------------------------------------
+  /// `snapshots_disabled` with the reason.
+  Result<std::shared_ptr<snapshots::Store>> store_of(const Session& session) const;
+  /// Where a store learns what changed. Of an unmounted session: `busy`.
+  Result<snapshots::Store::ChangeSource> changes_of(const Session& session) const;
+  struct Taken {
+    snapshots::Snapshot snapshot;
+    bool is_new;
+  };
+  Result<Taken> take_snapshot(Session& session, const std::string& label,
+                              const snapshots::Progress& progress);
+  /// An empty snapshot means undo.
+  Result<snapshots::RestoreResult> restore(Session& session, const std::optional<std::string>& snapshot,
+                                           const std::vector<RelPath>& paths, bool dry_run,
+                                           const snapshots::Progress& progress);
+  struct Forked {
+    SessionPointer session;
+    snapshots::SnapshotId snapshot;
+  };
+  Result<Forked> fork(const Peer& peer, Session& source, const std::string& snapshot,
+                      const std::optional<std::string>& id,
+                      std::optional<std::map<std::string, std::string>> labels,
+                      const snapshots::Progress& progress);
+
+  // -- Checkpoints
+  // -------------------------------------------------------------------------------------------
+  Result<void> add_checkpoint(Session& session, const Checkpoint& checkpoint);
+  Result<void> set_head(Session& session, const std::string& checkpoint);
+
+  Registry& registry() { return *registry_; }
+  EventHub& events() { return events_; }
+  const SessionsConfig& config() const { return config_; }
+
+ private:
+  // sessions.cpp
+  Result<SessionPointer> make_entry(SessionRecord record) EXCLUDES(mutex_);
+  void drop_entry(const SessionId& id) EXCLUDES(mutex_);
+  SessionPointer exact(const Peer& peer, std::string_view id) const EXCLUDES(mutex_);
+  std::vector<SessionPointer> all() const EXCLUDES(mutex_);
+  Result<SessionId> choose_id(const std::optional<std::string>& wanted,
+                              const std::optional<std::string>& agent) const EXCLUDES(mutex_);
+  Result<Created> create_new(CreateRequest request, uid_t uid, gid_t gid);
+  Result<std::optional<SessionPointer>> existing_agent(const CreateRequest& request, uid_t owner);
+  Result<void> save(Session& session, SessionRecord record);
+  void tell(const Session& session, std::string_view type, std::string_view action) const;
+
+  // sessions_mount.cpp: these need the gate alone
+  Result<fusefs::MountConfig> mount_config(const Session& session, SessionRecord& record);
+  Result<void> attach(Session& session, FileDescriptor kept_device = {});
+  Result<void> detach(Session& session, bool force);
+  void open_store(Session& session);
+  Result<void> discard(const Session& session);
+  std::string metadata_of(const SessionRecord& record) const;
+
+  // sessions_start.cpp
+  void bring_back(Session& session, FileDescriptor kept_device, bool was_lost);
+  void note_affected(const Session& session, std::string reason) EXCLUDES(mutex_);
+
+  // sessions_workdir.cpp
+  /// Fills the record's workdir fields; refusals become its fallback.
+  void bind_workdir(SessionRecord& record, const WorkdirRequest& request);
+  Result<Workdirs::Opened> find_workdir(const SessionRecord& record, const WorkdirRequest& request);
+
+  snapshots::StoreConfig store_config(const SessionRecord& record) const;
+
+  const SessionsConfig config_;
+  const Backends backends_;
+  const std::unique_ptr<Registry> registry_;
+  EventHub& events_;
+  const SkillRegistry skills_;
+  const Workdirs workdirs_;
+
+  mutable Mutex mutex_;
+  std::map<std::string, SessionPointer, std::less<>> sessions_ GUARDED_BY(mutex_);
+  std::vector<Affected> affected_ GUARDED_BY(mutex_);
+};
+
+}  // namespace okcvm::daemon

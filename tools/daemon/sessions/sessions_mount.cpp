@@ -1,0 +1,312 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "fusefs/session_mount.h"
+#include "tools/daemon/host/clock.h"
+#include "tools/daemon/host/log.h"
+#include "tools/daemon/sessions/sessions.h"
+
+namespace okcvm::daemon {
+namespace {
+
+/// What `info` says of a session that is not mounted, so that nothing can change meanwhile. Links are not
+/// followed.
+fusefs::WorkspaceInfo count_tree(const std::filesystem::path& workspace) {
+  fusefs::WorkspaceInfo info;
+  struct stat status {};
+  if (::lstat(workspace.c_str(), &status) != 0) return info;
+  info.materialized = true;
+  for (const auto& rule : kZoneRules) {
+    if (!rule.snapshotted) continue;
+    std::error_code error;
+    const auto skip = std::filesystem::directory_options::skip_permission_denied;
+    std::filesystem::recursive_directory_iterator entry(workspace / rule.name, skip, error);
+    for (; !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
+      if (::lstat(entry->path().c_str(), &status) != 0) continue;
+      ++(S_ISDIR(status.st_mode) ? info.directories : info.files);
+      if (S_ISREG(status.st_mode)) info.bytes += static_cast<std::uint64_t>(status.st_size);
+      if (to_milliseconds(status.st_mtim) > to_milliseconds(info.last_modified))
+        info.last_modified = status.st_mtim;
+    }
+  }
+  return info;
+}
+
+}  // namespace
+
+std::string Sessions::metadata_of(const SessionRecord& record) const {
+  using nlohmann::ordered_json;
+  ordered_json metadata;
+  metadata["session_id"] = record.id.text();
+  metadata["created_at"] = time_text(record.created_at);
+  metadata["owner"] = {{"uid", record.owner_uid}, {"gid", record.owner_gid}};
+  metadata["skills"] = record.skills;
+  metadata["labels"] = record.labels;
+  return metadata.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+snapshots::StoreConfig Sessions::store_config(const SessionRecord& record) const {
+  return {config_.state_dir / "snapshots" / (record.id.text() + ".git"),
+          config_.state_dir / "workspaces" / record.id.text(), record.owner_uid, record.owner_gid};
+}
+
+Result<fusefs::MountConfig> Sessions::mount_config(const Session& session, SessionRecord& record) {
+  fusefs::MountConfig config{
+      .id = record.id,
+      .mount_point = mount_point_of(record.id),
+      .workspace = config_.state_dir / "workspaces" / record.id.text(),
+      .runtime_dir = config_.run_dir / "sessions",
+      .owner_uid = record.owner_uid,
+      .owner_gid = record.owner_gid,
+      .root_mode = record.root_mode,
+      .created_at = record.created_at,
+      .passthrough = config_.passthrough ? fusefs::Passthrough::kAuto : fusefs::Passthrough::kOff,
+      .record_changes = session.store() != nullptr,
+      .symlink_host_roots = config_.symlink_host_roots,
+      .skills = {},
+      .workdir = {},
+      .metadata = metadata_of(record),
+      .on_denial = {}};
+  for (const auto& skill : record.skills) {
+    auto name = Name::parse(skill);
+    if (!name) return fail(name.error());
+    // A skill that left the registry must not keep its sessions from being mounted.
+    if (auto directory = skills_.open(*name))
+      config.skills.push_back({*name, std::move(*directory)});
+    else
+      log_warning("session {}: skill {} is not in the registry any more", record.id.text(), skill);
+  }
+  if (record.workdir) {
+    auto opened = workdirs_.open(*record.workdir, record.owner_uid, record.owner_gid);
+    if (opened) {
+      config.workdir = std::move(opened->directory);
+    } else {
+      log_warning("session {}: its workdir cannot be bound: {}", record.id.text(), opened.error().message);
+      record.workdir_fallback = WorkdirFallback{*record.workdir, opened.error().message};
+      record.workdir_policy = WorkdirPolicy::kManaged;
+      record.workdir.reset();
+    }
+  }
+  config.on_denial = [this, id = record.id.text(), owner = record.owner_uid](
+                         std::string_view operation, const RelPath& path, int errno_value) {
+    if (!events_.has_listeners()) return;
+    const char* name = ::strerrorname_np(errno_value);
+    events_.publish("denial", id, owner,
+                    {EventHub::text("operation", operation), EventHub::text("path", path.text()),
+                     EventHub::text("errno", name ? name : "EIO")});
+  };
+  return config;
+}
+
+/// What a crash interrupted in the workspace is settled here, so this comes before anything is served.
+void Sessions::open_store(Session& session) {
+  if (!config_.snapshots) return session.set_store(nullptr, "the daemon runs with --snapshots off");
+  if (session.store()) return;
+  auto store = backends_.open_store(store_config(session.record()));
+  if (store) return session.set_store(std::move(*store), {});
+  log_error("session {}: its snapshots cannot be opened: {}", session.id().text(), store.error().message);
+  session.set_store(nullptr, "the session's snapshots cannot be opened: " + store.error().message);
+}
+
+Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
+  open_store(session);
+  auto record = session.record();
+  auto config = mount_config(session, record);
+  if (!config) return fail(config.error());
+  auto mount = kept_device ? backends_.take_over(std::move(*config), std::move(kept_device))
+                           : backends_.mount(std::move(*config));
+  if (!mount) return fail(mount.error());
+  if (const auto store = session.store(); store && !store->recovered().empty()) {
+    const auto recovered = store->recovered();
+    (*mount)->mark_changed(recovered);
+    (*mount)->hold()->invalidate(recovered);
+  }
+  if (backends_.keep_device) backends_.keep_device(session.id(), (*mount)->device());
+  session.set_mount(std::move(*mount));
+  session.set_record(std::move(record));
+  return {};
+}
+
+Result<void> Sessions::detach(Session& session, bool force) {
+  const auto mount = session.mount_object();
+  if (!mount) return {};
+  if (mount->is_mounted())
+    if (auto unmounted = mount->unmount(force); !unmounted) return unmounted;
+  if (backends_.forget_device) backends_.forget_device(session.id());
+  session.set_mount(nullptr);
+  return {};
+}
+
+Result<void> Sessions::mount(Session& session) {
+  const auto pass = session.gate().alone();
+  if (!pass) return fail(pass.error());
+  if (session.mount()) return {};
+  // Its mount may have been taken away from outside; then the rest of it goes first.
+  if (auto detached = detach(session, true); !detached) return detached;
+  if (auto attached = attach(session); !attached) return attached;
+  auto record = session.record();
+  record.state = SessionState::kMounted;
+  if (auto saved = save(session, std::move(record)); !saved) return saved;
+  tell(session, "session", "mounted");
+  return {};
+}
+
+Result<void> Sessions::unmount(Session& session, bool force) {
+  const auto pass = session.gate().alone();
+  if (!pass) return fail(pass.error());
+  if (auto detached = detach(session, force); !detached) return detached;
+  auto record = session.record();
+  if (record.state == SessionState::kUnmounted) return {};
+  record.state = SessionState::kUnmounted;
+  if (auto saved = save(session, std::move(record)); !saved) return saved;
+  tell(session, "session", "unmounted");
+  return {};
+}
+
+Result<std::int64_t> Sessions::reset(Session& session) {
+  const auto pass = session.gate().alone();
+  if (!pass) return fail(pass.error());
+  const bool was_mounted = session.mount() != nullptr;
+  // temp/ is emptied by the driver, which records it for the next snapshot.
+  if (!was_mounted) {
+    if (auto detached = detach(session, true); !detached) return fail(detached.error());
+    if (auto attached = attach(session); !attached) return fail(attached.error());
+  }
+  auto emptied = session.mount_object()->files().empty_zone(Zone::kTemp);
+  if (!was_mounted)
+    if (auto detached = detach(session, true); !detached) return fail(detached.error());
+  if (!emptied) return fail(emptied.error());
+  auto removed = registry_->remove_checkpoints(session.id());
+  if (!removed) return removed;
+  auto record = session.record();
+  record.head_checkpoint.reset();
+  session.set_record(std::move(record));
+  tell(session, "session", "reset");
+  return removed;
+}
+
+/// Workspace and repository go out of the way in one step each, so that the id is free again; then they are
+/// removed.
+Result<void> Sessions::discard(const Session& session) {
+  const auto places = store_config(session.record());
+  const auto bin = config_.state_dir / "discarded";
+  for (const auto& place : {places.workspace, places.repository}) {
+    const auto away = bin / (place.filename().string() + "." + std::to_string(to_milliseconds(time_now())));
+    if (::rename(place.c_str(), away.c_str()) != 0) {
+      if (errno == ENOENT) continue;
+      return fail_errno(errno, "a deleted session's files cannot be put away");
+    }
+    std::error_code error;
+    std::filesystem::remove_all(away, error);
+    if (error)
+      log_warning("{} cannot be removed now and will be at the next start: {}", away.string(),
+                  error.message());
+  }
+  return {};
+}
+
+Result<bool> Sessions::remove(const Peer& peer, std::string_view id) {
+  if (auto valid = SessionId::parse(id); !valid) return fail(valid.error());
+  const auto session = exact(peer, id);
+  if (!session) return false;
+  const auto pass = session->gate().alone();
+  if (!pass) {
+    if (pass.error().code == Code::kNotFound) return false;
+    return fail(pass.error());
+  }
+  auto record = session->record();
+  record.state = SessionState::kDeleting;
+  if (auto saved = save(*session, std::move(record)); !saved) return fail(saved.error());
+  if (auto detached = detach(*session, true); !detached) return fail(detached.error());
+  session->set_store(nullptr, "the session is being deleted");
+  if (auto discarded = discard(*session); !discarded) return fail(discarded.error());
+  if (auto removed = registry_->remove(session->id()); !removed) return fail(removed.error());
+  session->gate().close();
+  drop_entry(session->id());
+  tell(*session, "session", "deleted");
+  return true;
+}
+
+Sessions::Cleaned Sessions::clean(const Peer& peer, std::chrono::seconds older_than, bool dry_run) {
+  Cleaned cleaned;
+  const auto limit = to_milliseconds(time_now()) - std::chrono::milliseconds(older_than).count();
+  for (const auto& session : list(peer, {})) {
+    if (session->last_used() > limit) continue;
+    const auto id = session->id().text();
+    const auto mount = session->mount();
+    if (mount && mount->statistics().open_files > 0) {
+      cleaned.skipped.emplace_back(id, "files are open");
+      continue;
+    }
+    if (!dry_run) {
+      // Unmounting unforced is what settles whether a file was opened just now.
+      if (mount)
+        if (auto unmounted = unmount(*session, false); !unmounted) {
+          cleaned.skipped.emplace_back(id, unmounted.error().message);
+          continue;
+        }
+      if (auto removed = remove(peer, id); !removed) {
+        cleaned.skipped.emplace_back(id, removed.error().message);
+        continue;
+      }
+    }
+    cleaned.removed.push_back(id);
+  }
+  return cleaned;
+}
+
+Result<fusefs::WorkspaceInfo> Sessions::info(const Session& session) const {
+  if (const auto mount = session.mount()) return mount->files().info();
+  return count_tree(store_config(session.record()).workspace);
+}
+
+// -- Skills
+// ----------------------------------------------------------------------------------------------------
+
+Result<bool> Sessions::load_skill(Session& session, const std::string& skill) {
+  auto name = Name::parse(skill);
+  if (!name) return fail(name.error());
+  const auto pass = session.gate().alone();
+  if (!pass) return fail(pass.error());
+  auto record = session.record();
+  const auto place = std::lower_bound(record.skills.begin(), record.skills.end(), skill);
+  if (place != record.skills.end() && *place == skill) return false;
+  auto directory = skills_.open(*name);
+  if (!directory) return fail(directory.error());
+  record.skills.insert(place, skill);
+  const auto metadata = metadata_of(record);
+  const auto mount = session.mount();
+  if (mount) {
+    if (auto loaded = mount->load_skill({*name, std::move(*directory)}); !loaded) return fail(loaded.error());
+    mount->set_metadata(metadata);
+  }
+  if (auto saved = save(session, std::move(record)); !saved) return fail(saved.error());
+  events_.publish("skill", session.id().text(), session.owner(),
+                  {EventHub::text("action", "loaded"), EventHub::text("skill", skill)});
+  return true;
+}
+
+Result<void> Sessions::unload_skill(Session& session, const std::string& skill) {
+  auto name = Name::parse(skill);
+  if (!name) return fail(name.error());
+  const auto pass = session.gate().alone();
+  if (!pass) return fail(pass.error());
+  auto record = session.record();
+  if (std::erase(record.skills, skill) == 0)
+    return fail(Code::kNotFound, "the skill is not loaded: see the session's skills", "skills/" + skill);
+  const auto metadata = metadata_of(record);
+  if (const auto mount = session.mount()) {
+    auto unloaded = mount->unload_skill(*name);
+    if (!unloaded && unloaded.error().code != Code::kNotFound) return unloaded;
+    mount->set_metadata(metadata);
+  }
+  if (auto saved = save(session, std::move(record)); !saved) return saved;
+  events_.publish("skill", session.id().text(), session.owner(),
+                  {EventHub::text("action", "unloaded"), EventHub::text("skill", skill)});
+  return {};
+}
+
+}  // namespace okcvm::daemon

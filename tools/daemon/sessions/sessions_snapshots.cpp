@@ -1,0 +1,157 @@
+#include <chrono>
+
+#include "fusefs/session_mount.h"
+#include "tools/daemon/host/clock.h"
+#include "tools/daemon/host/log.h"
+#include "tools/daemon/sessions/sessions.h"
+
+namespace okcvm::daemon {
+namespace {
+
+class Stopwatch {
+ public:
+  std::int64_t milliseconds() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start_)
+        .count();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+snapshots::Store::ChangeSource changes_through(std::shared_ptr<fusefs::SessionMount> mount) {
+  return {[mount] { return mount->cut_changes(); },
+          [mount](const ChangeSet& set) { mount->retire_changes(set); }};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<snapshots::Store>> Sessions::store_of(const Session& session) const {
+  if (auto store = session.store()) return store;
+  return fail(Code::kSnapshotsDisabled, session.store_error());
+}
+
+Result<snapshots::Store::ChangeSource> Sessions::changes_of(const Session& session) const {
+  auto mount = session.need_mount();
+  if (!mount) return fail(mount.error());
+  return changes_through(*mount);
+}
+
+Result<Sessions::Taken> Sessions::take_snapshot(Session& session, const std::string& label,
+                                                const snapshots::Progress& progress) {
+  auto store = store_of(session);
+  if (!store) return fail(store.error());
+  auto mount = session.need_mount();
+  if (!mount) return fail(mount.error());
+  const Stopwatch watch;
+  const auto newest = (*store)->list(1);
+  auto taken = (*store)->take(label, changes_through(*mount), progress);
+  if (!taken) return fail(taken.error());
+  if (!taken->still_mapped.empty()) (*mount)->mark_changed(taken->still_mapped);
+  const bool is_new = !newest || newest->empty() || !(newest->front().id == taken->id);
+  if (is_new)
+    events_.publish("snapshot", session.id().text(), session.owner(),
+                    {EventHub::text("snapshot", taken->id.text()), EventHub::text("label", taken->label),
+                     EventHub::number("milliseconds", watch.milliseconds())});
+  return Taken{std::move(*taken), is_new};
+}
+
+Result<snapshots::RestoreResult> Sessions::restore(Session& session,
+                                                   const std::optional<std::string>& snapshot,
+                                                   const std::vector<RelPath>& paths, bool dry_run,
+                                                   const snapshots::Progress& progress) {
+  auto store = store_of(session);
+  if (!store) return fail(store.error());
+  auto mounted = session.need_mount();
+  if (!mounted) return fail(mounted.error());
+  const auto mount = *mounted;
+  const Stopwatch watch;
+
+  std::weak_ptr<fusefs::SessionMount::Hold> held;
+  snapshots::Store::RestoreHooks hooks;
+  hooks.hold = [&]() -> std::shared_ptr<void> {
+    std::shared_ptr<fusefs::SessionMount::Hold> hold = mount->hold();
+    held = hold;
+    return hold;
+  };
+  hooks.changes.cut = [&] {
+    const auto hold = held.lock();
+    return hold ? hold->cut_changes() : mount->cut_changes();
+  };
+  hooks.changes.retire = [&](const ChangeSet& set) { mount->retire_changes(set); };
+  hooks.invalidate = [&](const std::vector<RelPath>& changed) {
+    if (const auto hold = held.lock()) hold->invalidate(changed);
+  };
+
+  auto restored = snapshot ? (*store)->restore(*snapshot, paths, dry_run, hooks, progress)
+                           : (*store)->undo(hooks, progress);
+  if (!restored) return restored;
+  if (restored->before && !restored->before->still_mapped.empty())
+    mount->mark_changed(restored->before->still_mapped);
+  if (!dry_run)
+    events_.publish("restore", session.id().text(), session.owner(),
+                    {EventHub::text("snapshot", snapshot.value_or("undo")),
+                     EventHub::number("changes", static_cast<std::int64_t>(restored->applied.size())),
+                     EventHub::number("milliseconds", watch.milliseconds())});
+  return restored;
+}
+
+Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const std::string& snapshot,
+                                        const std::optional<std::string>& wanted_id,
+                                        std::optional<std::map<std::string, std::string>> labels,
+                                        const snapshots::Progress& progress) {
+  if (!peer.may_use(source.owner())) return fail(Code::kNotFound, "no such session: list the sessions");
+  auto store = store_of(source);
+  if (!store) return fail(store.error());
+  auto from = snapshot;
+  if (from.empty() && source.mount()) {
+    auto taken = take_snapshot(source, {}, progress);
+    if (!taken) return fail(taken.error());
+    from = taken->snapshot.id.text();
+  }
+  auto id = choose_id(wanted_id, std::nullopt);
+  if (!id) return fail(id.error());
+
+  const auto original = source.record();
+  SessionRecord record(*id);
+  record.owner_uid = original.owner_uid;
+  record.owner_gid = original.owner_gid;
+  record.root_mode = original.root_mode;
+  record.created_at = time_now();
+  record.last_used = to_milliseconds(record.created_at);
+  record.state = SessionState::kMaking;
+  record.labels = labels ? std::move(*labels) : original.labels;
+  record.skills = original.skills;
+  auto made = make_entry(record);
+  if (!made) return fail(made.error());
+  auto& session = **made;
+  const auto pass = session.gate().alone();
+  if (!pass) return fail(pass.error());
+
+  bool is_inserted = false;
+  const auto forked = [&]() -> Result<snapshots::Snapshot> {
+    if (auto inserted = registry_->insert(record); !inserted) return fail(inserted.error());
+    is_inserted = true;
+    auto copied = (*store)->fork(from, store_config(record), progress);
+    if (!copied) return copied;
+    if (auto attached = attach(session); !attached) return fail(attached.error());
+    record.state = SessionState::kMounted;
+    if (auto saved = save(session, record); !saved) return fail(saved.error());
+    return copied;
+  }();
+  if (!forked) {
+    static_cast<void>(detach(session, true));
+    session.set_store(nullptr, {});
+    if (is_inserted) {
+      static_cast<void>(discard(session));
+      static_cast<void>(registry_->remove(*id));
+    }
+    session.gate().close();
+    drop_entry(*id);
+    return fail(forked.error());
+  }
+  tell(session, "session", "created");
+  return Forked{*made, forked->id};
+}
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,148 @@
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "fusefs/session_mount.h"
+#include "tools/daemon/host/clock.h"
+#include "tools/daemon/host/log.h"
+#include "tools/daemon/sessions/sessions.h"
+
+namespace okcvm::daemon {
+namespace {
+
+constexpr std::size_t kStartThreads = 8;
+
+/// Runs `work` for every index below `count` on a few threads; returns when all are done. `work` does not
+/// throw.
+template <typename Work>
+void for_each_at_once(std::size_t count, Work work) {
+  std::atomic<std::size_t> next{0};
+  const auto run = [&]() noexcept {
+    for (auto index = next.fetch_add(1); index < count; index = next.fetch_add(1)) work(index);
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 1; i < std::min(kStartThreads, count); ++i) threads.emplace_back(run);
+  run();
+  for (auto& thread : threads) thread.join();
+}
+
+/// The session id in "okcvm-<id>"; empty for other names.
+std::string_view id_in(std::string_view mount_name) {
+  constexpr std::string_view kPrefix = "okcvm-";
+  return mount_name.starts_with(kPrefix) ? mount_name.substr(kPrefix.size()) : std::string_view();
+}
+
+}  // namespace
+
+void Sessions::note_affected(const Session& session, std::string reason) {
+  log_error("session {}: {}", session.id().text(), reason);
+  const MutexLock lock(mutex_);
+  affected_.push_back({session.id(), session.owner(), std::move(reason), time_now()});
+}
+
+std::vector<Sessions::Affected> Sessions::affected() const {
+  const MutexLock lock(mutex_);
+  return affected_;
+}
+
+void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was_lost) {
+  const auto pass = session.gate().alone();
+  if (!pass) return;
+  const bool should_be_mounted = session.record().state == SessionState::kMounted;
+  std::string affected;
+  if (was_lost) affected = "its mount was lost with the last daemon";
+  if (kept_device) {
+    if (should_be_mounted) {
+      const auto taken = attach(session, std::move(kept_device));
+      if (taken) return;
+      affected = "its mount could not be taken over: " + taken.error().message;
+    }
+    kept_device.reset();
+    if (backends_.forget_device) backends_.forget_device(session.id());
+    backends_.detach_stale(config_.mount_root,
+                           [&](std::string_view name) { return id_in(name) == session.id().text(); });
+  }
+  if (!should_be_mounted) return open_store(session);
+  if (!affected.empty())
+    note_affected(session,
+                  affected + "; it was mounted anew and programs that used it must reopen their files");
+  if (auto mounted = attach(session); !mounted)
+    note_affected(session, "it could not be mounted: " + mounted.error().message);
+}
+
+Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices) {
+  auto loaded = registry_->load();
+  if (!loaded) return fail(loaded.error());
+  for (const auto& reason : loaded->unreadable) log_error("registry: {}; the row is left out", reason);
+  std::error_code ignored;
+  for (const auto& left : std::filesystem::directory_iterator(config_.state_dir / "discarded", ignored))
+    std::filesystem::remove_all(left.path(), ignored);
+
+  std::set<std::string, std::less<>> known;
+  for (const auto& record : loaded->sessions) known.insert(record.id.text());
+  const auto lost = backends_.detach_stale(config_.mount_root, [&](std::string_view name) {
+    const auto id = id_in(name);
+    return known.contains(id) && !kept_devices.contains(std::string(id));
+  });
+
+  std::vector<SessionPointer> sessions;
+  std::vector<FileDescriptor> devices;
+  std::vector<bool> was_lost;
+  for (auto& record : loaded->sessions) {
+    const auto unfinished = record.state == SessionState::kMaking || record.state == SessionState::kDeleting;
+    const auto name = "okcvm-" + record.id.text();
+    auto session = std::make_shared<Session>(std::move(record));
+    if (unfinished) {
+      if (backends_.forget_device) backends_.forget_device(session->id());
+      if (auto discarded = discard(*session); !discarded)
+        log_error("session {}: {}", session->id().text(), discarded.error().message);
+      else if (auto removed = registry_->remove(session->id()); !removed)
+        log_error("session {}: {}", session->id().text(), removed.error().message);
+      continue;
+    }
+    const auto kept = kept_devices.find(session->id().text());
+    devices.push_back(kept == kept_devices.end() ? FileDescriptor() : std::move(kept->second));
+    if (kept != kept_devices.end()) kept_devices.erase(kept);
+    was_lost.push_back(std::find(lost.begin(), lost.end(), name) != lost.end());
+    {
+      const MutexLock lock(mutex_);
+      sessions_.emplace(session->id().text(), session);
+    }
+    sessions.push_back(std::move(session));
+  }
+  for (auto& [name, device] : kept_devices) {
+    log_warning("a mount was kept for the unknown session {}; it is let go", name);
+    if (auto id = SessionId::parse(name); id && backends_.forget_device) backends_.forget_device(*id);
+  }
+  for_each_at_once(sessions.size(),
+                   [&](std::size_t i) { bring_back(*sessions[i], std::move(devices[i]), was_lost[i]); });
+  return {};
+}
+
+void Sessions::stop(bool leave_mounts) {
+  save_uses();
+  const auto sessions = all();
+  for_each_at_once(sessions.size(), [&](std::size_t i) {
+    auto& session = *sessions[i];
+    const auto mount = session.mount_object();
+    if (!mount) return;
+    if (leave_mounts) {
+      mount->abandon();
+      return;
+    }
+    const auto pass = session.gate().alone();
+    if (auto detached = detach(session, true); !detached)
+      log_error("session {}: it could not be unmounted: {}", session.id().text(), detached.error().message);
+  });
+}
+
+void Sessions::save_uses() {
+  std::vector<std::pair<SessionId, std::int64_t>> used;
+  for (const auto& session : all())
+    if (const auto time = session->take_unsaved_use()) used.emplace_back(session->id(), *time);
+  if (auto saved = registry_->touch(used); !saved)
+    log_error("last-used times are not saved: {}", saved.error().message);
+}
+
+}  // namespace okcvm::daemon

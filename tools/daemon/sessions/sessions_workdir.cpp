@@ -1,0 +1,97 @@
+#include "tools/daemon/host/clock.h"
+#include "tools/daemon/host/log.h"
+#include "tools/daemon/sessions/sessions.h"
+
+namespace okcvm::daemon {
+namespace {
+
+/// Whether a request names something that is to be bound.
+bool asks_for_one(const WorkdirRequest& request) {
+  return request.path || request.git_url || (request.policy && *request.policy != WorkdirPolicy::kManaged);
+}
+
+}  // namespace
+
+Result<Workdirs::Opened> Sessions::find_workdir(const SessionRecord& record, const WorkdirRequest& request) {
+  auto path = request.path;
+  const bool is_repo_bound = record.workdir_policy == WorkdirPolicy::kRepoBound;
+  if (is_repo_bound && !request.git_url) return fail(Code::kInvalidRequest, "repo-bound needs git_url");
+  if (is_repo_bound && !path) {
+    auto known = registry_->workdir_of_branch(record.owner_uid, normal_git_url(*request.git_url),
+                                              request.branch.value_or(""), request.device_id);
+    if (!known) return fail(known.error());
+    if (!*known)
+      return fail(Code::kNotFound, "no directory is remembered for this repository: give workdir once");
+    path = (*known)->path;
+  }
+  if (!path) return fail(Code::kInvalidRequest, "this policy needs workdir");
+  auto opened = workdirs_.open(*path, record.owner_uid, record.owner_gid);
+  if (!opened || !is_repo_bound) return opened;
+  auto remote = backends_.remote_url(opened->path);
+  if (!remote) return fail(remote.error().code, "the workdir is no repository with a remote");
+  if (normal_git_url(*remote) != normal_git_url(*request.git_url))
+    return fail(Code::kForbidden, "the workdir's repository has another remote than git_url");
+  return opened;
+}
+
+void Sessions::bind_workdir(SessionRecord& record, const WorkdirRequest& asked) {
+  WorkdirRequest request = asked;
+  record.workdir.reset();
+  record.workdir_fallback.reset();
+  record.workdir_policy = WorkdirPolicy::kManaged;
+  if (request.task) record.task = request.task;
+  record.device_id = request.device_id;
+  record.git_url = request.git_url;
+  record.branch = request.branch;
+  const auto task = record.task.value_or(record.id.text());
+
+  if (!asks_for_one(request)) {
+    if (request.policy || !request.device_id) return;
+    auto known = registry_->workdir_of_task(record.owner_uid, task, *request.device_id);
+    if (!known || !*known) return;
+    request.path = (*known)->path;
+    request.policy = (*known)->policy;
+    if ((*known)->git_url) request.git_url = record.git_url = (*known)->git_url;
+    if ((*known)->branch) request.branch = record.branch = (*known)->branch;
+  }
+  const auto policy =
+      request.policy.value_or(request.git_url ? WorkdirPolicy::kRepoBound : WorkdirPolicy::kExisting);
+  if (policy == WorkdirPolicy::kManaged) return;
+  record.workdir_policy = policy;
+  auto opened = find_workdir(record, request);
+  if (!opened) {
+    record.workdir_policy = WorkdirPolicy::kManaged;
+    record.workdir_fallback =
+        WorkdirFallback{request.path.value_or(request.git_url.value_or("")), opened.error().message};
+    return;
+  }
+  record.workdir = opened->path;
+  WorkdirBinding binding{record.owner_uid,           task, request.device_id, opened->path, policy, {}, {},
+                         to_milliseconds(time_now())};
+  if (request.git_url) binding.git_url = normal_git_url(*request.git_url);
+  if (policy == WorkdirPolicy::kRepoBound) binding.branch = request.branch.value_or("");
+  if (auto remembered = registry_->remember_workdir(binding); !remembered)
+    log_warning("session {}: its workdir is not remembered: {}", record.id.text(),
+                remembered.error().message);
+}
+
+Result<void> Sessions::switch_workdir(Session& session, const WorkdirRequest& request, bool force) {
+  const auto pass = session.gate().alone();
+  if (!pass) return fail(pass.error());
+  const auto before = session.record();
+  auto record = before;
+  bind_workdir(record, request);
+  const bool was_mounted = session.mount() != nullptr;
+  if (auto detached = detach(session, force); !detached) return detached;
+  if (auto saved = save(session, record); !saved) return saved;
+  if (was_mounted) {
+    if (auto attached = attach(session); !attached) {
+      static_cast<void>(save(session, before));
+      return attached;
+    }
+  }
+  tell(session, "session", "workdir");
+  return {};
+}
+
+}  // namespace okcvm::daemon

@@ -1,0 +1,73 @@
+#include "tools/daemon/sessions/skill_registry.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <map>
+#include <string_view>
+
+namespace okcvm::daemon {
+namespace {
+
+constexpr std::size_t kMaxDescription = 500;
+
+/// The `description:` line of the front matter at the head of a SKILL.md.
+std::optional<std::string> description_in(std::string_view text) {
+  if (!text.starts_with("---\n")) return std::nullopt;
+  text.remove_prefix(4);
+  constexpr std::string_view kKey = "description:";
+  while (!text.empty() && !text.starts_with("---")) {
+    auto line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (!line.starts_with(kKey)) continue;
+    line.remove_prefix(kKey.size());
+    while (!line.empty() && (line.front() == ' ' || line.front() == '"')) line.remove_prefix(1);
+    while (!line.empty() && (line.back() == ' ' || line.back() == '"' || line.back() == '\r'))
+      line.remove_suffix(1);
+    return std::string(line.substr(0, kMaxDescription));
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> description_of(int skill) {
+  const FileDescriptor file(::openat(skill, "SKILL.md", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  std::array<char, 4096> head{};
+  const auto size = ::read(file.get(), head.data(), head.size());
+  return size > 0 ? description_in(std::string_view(head.data(), static_cast<std::size_t>(size)))
+                  : std::nullopt;
+}
+
+FileDescriptor open_directory(const std::filesystem::path& path) {
+  return FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+}  // namespace
+
+std::vector<SkillInfo> SkillRegistry::list() const {
+  std::map<std::string, SkillInfo> found;
+  for (const auto& folder : folders_) {
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+         entry.increment(error)) {
+      const auto name = entry->path().filename().string();
+      if (name.front() == '.' || found.contains(name)) continue;
+      const auto skill = open_directory(entry->path());
+      if (skill) found.emplace(name, SkillInfo{name, description_of(skill.get())});
+    }
+  }
+  std::vector<SkillInfo> skills;
+  for (auto& [name, skill] : found) skills.push_back(std::move(skill));
+  return skills;
+}
+
+Result<FileDescriptor> SkillRegistry::open(const Name& name) const {
+  for (const auto& folder : folders_)
+    if (auto skill = open_directory(folder / name.text()); skill) return skill;
+  return fail(Code::kNotFound, "no such skill: see the list of skills", "skills/" + name.text());
+}
+
+}  // namespace okcvm::daemon

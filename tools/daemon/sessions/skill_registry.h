@@ -1,0 +1,34 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+#include "policy/rel_path.h"
+
+namespace okcvm::daemon {
+
+struct SkillInfo {
+  std::string name;
+  std::optional<std::string> description;  // of its SKILL.md's front matter
+};
+
+/// The host's folders of skills, one directory each; the first folder that has a name wins. Read anew at
+/// every call, so a skill that is put there can be loaded at once. Thread-safe.
+class SkillRegistry final {
+ public:
+  explicit SkillRegistry(std::vector<std::filesystem::path> folders) : folders_(std::move(folders)) {}
+
+  /// Sorted by name. A folder that is missing is empty.
+  std::vector<SkillInfo> list() const;
+  /// The skill's directory. `not_found`.
+  Result<FileDescriptor> open(const Name& name) const;
+
+ private:
+  std::vector<std::filesystem::path> folders_;
+};
+
+}  // namespace okcvm::daemon
