@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -212,6 +213,7 @@ class Comparison {
 int run(int count, char** arguments) try {
   const auto options = parse(count, arguments);
   test::Watchdog::instance();
+  std::signal(SIGPIPE, SIG_IGN);  // writing to a FIFO that nobody reads is one of the operations
   if (const auto reason = test::why_no_mounts(); options.session && !reason.empty()) {
     std::cout << "skipped: " << reason << std::endl;
     return 77;

@@ -222,7 +222,10 @@ TEST_F(Changes, AnUnopenedFileComesCleanAfterItsLastClose) {
   EXPECT_TRUE(ToRead(after).nothing());
 }
 
-TEST_F(Changes, AStoreThroughAMappingAfterTheCloseIsRecorded) {
+TEST_F(Changes, AMappedFileStaysInFlightAfterItsClose) {
+  if (session().driver().statistics().passthrough)
+    GTEST_SKIP()
+        << "with passthrough a mapping holds the backing file alone: the store finds it (still_mapped)";
   auto file = open_file(outputs() / "file", O_CREAT | O_RDWR);
   EXPECT_OK(::ftruncate(file.get(), 4096));
   auto* const memory =
@@ -231,7 +234,6 @@ TEST_F(Changes, AStoreThroughAMappingAfterTheCloseIsRecorded) {
   file.reset();
   save_as_it_is();
   std::memcpy(memory, "late", 4);
-  // The mapping keeps the file open: it is in flight, or was marked by the store's capture.
   const auto changes = cut();
   EXPECT_TRUE(ToRead(changes).content_of("outputs/file"));
   ::munmap(memory, 4096);
