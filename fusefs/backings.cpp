@@ -18,7 +18,7 @@ void Backings::settle() {
   }
 }
 
-Result<Backings::Use> Backings::opened(NodeId id, bool writes,
+Result<Backings::Use> Backings::opened(NodeId id, int flags,
                                        const std::function<Result<FileDescriptor>(bool&)>& open_file) {
   MutexLock lock(mutex_);
   const OpenState before = nodes_.open_state(id);
@@ -27,12 +27,12 @@ Result<Backings::Use> Backings::opened(NodeId id, bool writes,
       kept_.erase(kept->second);
       kept_at_.erase(kept);
     }
-    nodes_.opened(id, writes);
+    nodes_.opened(id, flags);
     return Use{before.backing_id, nullptr};
   }
   auto& held = files_[id.value];
   if (before.opens && held) {
-    nodes_.opened(id, writes);
+    nodes_.opened(id, flags);
     return Use{0, held};
   }
   bool may_pass = passthrough_;
@@ -47,19 +47,19 @@ Result<Backings::Use> Backings::opened(NodeId id, bool writes,
     if (const int backing_id = ::ioctl(device_, protocol::kBackingOpen, &map); backing_id > 0) {
       files_.erase(id.value);
       nodes_.set_backing(id, backing_id);
-      nodes_.opened(id, writes);
+      nodes_.opened(id, flags);
       return Use{backing_id, nullptr};
     }
   }
   held = std::make_shared<FileDescriptor>(std::move(*file));
-  nodes_.opened(id, writes);
+  nodes_.opened(id, flags);
   return Use{0, held};
 }
 
-void Backings::closed(NodeId id, bool writes, bool keep) {
+void Backings::closed(NodeId id, int flags, bool keep) {
   std::shared_ptr<FileDescriptor> last;  // closed after the lock is released
   MutexLock lock(mutex_);
-  const OpenState state = nodes_.closed(id, writes);
+  const OpenState state = nodes_.closed(id, flags);
   if (state.opens) return;
   if (const auto found = files_.find(id.value); found != files_.end()) {
     last = std::move(found->second);

@@ -30,12 +30,12 @@ class Backings {
     std::int32_t backing_id = 0;           // 0: not passed through
     std::shared_ptr<FileDescriptor> file;  // then the file itself
   };
-  /// Counts an open. `open_file` is called when the inode's backing file is not at hand; `may_pass` tells
-  /// whether this file may be passed through at all.
-  Result<Use> opened(NodeId id, bool writes,
+  /// Counts an open with open(2)'s `flags`. `open_file` is called when the inode's backing file is not at
+  /// hand; `may_pass` tells whether this file may be passed through at all.
+  Result<Use> opened(NodeId id, int flags,
                      const std::function<Result<FileDescriptor>(bool& may_pass)>& open_file) EXCLUDES(mutex_);
   /// Counts a close; `keep` false gives the backing id back at once.
-  void closed(NodeId id, bool writes, bool keep) EXCLUDES(mutex_);
+  void closed(NodeId id, int flags, bool keep) EXCLUDES(mutex_);
 
   /// The file of an inode that is open without passthrough; null if there is none.
   std::shared_ptr<FileDescriptor> file(NodeId id) const EXCLUDES(mutex_);

@@ -166,6 +166,7 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
           [this] { loop_->add_thread(); }),
       dispatcher_{operations_, gate_, state_, channel_} {
   operations_.set_metadata(config_.metadata);
+  operations_.orphans().start(adopt);
   if (adopt) settle_after_take_over();
 }
 
@@ -174,7 +175,7 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
 void MountedSession::settle_after_take_over() {
   backings_.start(device_.get(), state_.passthrough());
   nodes_.clear_open_counts();
-  for (const auto& file : state_.all_files()) nodes_.opened(file.node, file.writes());
+  for (const auto& file : state_.all_files()) nodes_.opened(file.node, file.flags);
   backings_.settle();
 }
 
@@ -266,7 +267,8 @@ Result<void> MountedSession::unmount(bool force) {
     if (errno != EINVAL && errno != ENOENT) return fail_errno(errno, "cannot unmount the session");
   }
   finished_ = true;
-  end_loop();
+  // Files that are still open and not passed through need us until they are closed, or this object goes.
+  if (state_.passthrough() || state_.open_count() == 0) end_loop();
   ::rmdir(config_.mount_point.c_str());
   if (workspace_->is_materialized())
     if (auto rested = changes_.rest(); !rested) return rested;

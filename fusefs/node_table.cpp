@@ -1,5 +1,7 @@
 #include "fusefs/node_table.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -16,6 +18,7 @@ struct NodeRecord {
   std::int32_t backing_id;
   std::uint32_t opens;
   std::uint32_t writers;
+  std::uint32_t mappers;
   std::uint32_t content_epoch;
   std::uint32_t coverage_epoch;
   std::uint32_t trust;
@@ -28,7 +31,7 @@ struct NodeRecord {
   std::uint8_t handle_size;
   std::uint8_t name_size;  // 0: unknown
   std::array<std::uint8_t, Handle::kMaxSize> handle;
-  std::array<char, 63> name;
+  std::array<char, 59> name;
 };
 static_assert(sizeof(NodeRecord) == 160);
 
@@ -45,6 +48,10 @@ constexpr std::size_t kHeaderSize = 64;
 
 TableHeader& header_of(const SharedRegion& region) {
   return *reinterpret_cast<TableHeader*>(region.data());
+}
+
+OpenState open_state_of(const NodeRecord& row) {
+  return {row.backing_id, row.opens, row.writers, row.mappers};
 }
 
 std::size_t hash_of(const InodeKey& key) {
@@ -197,7 +204,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   row.inode = found.key.inode;
   row.volume = found.key.volume;
   row.backing_id = 0;
-  row.opens = row.writers = 0;
+  row.opens = row.writers = row.mappers = 0;
   row.content_epoch = row.coverage_epoch = 0;
   row.trust = trust_;
   row.zone = found.zone;
@@ -272,25 +279,29 @@ void NodeTable::distrust_all() {
 OpenState NodeTable::open_state(NodeId id) const {
   MutexLock lock(mutex_);
   const NodeRecord* row = live_record(id);
-  return row ? OpenState{row->backing_id, row->opens, row->writers} : OpenState{};
+  return row ? open_state_of(*row) : OpenState{};
 }
 
-OpenState NodeTable::opened(NodeId id, bool writes) {
+OpenState NodeTable::opened(NodeId id, int flags) {
   MutexLock lock(mutex_);
   NodeRecord* row = live_record(id);
   if (!row) return {};
   ++row->opens;
-  if (writes && ++row->writers == 1) writing_.insert(id.slot());
-  return {row->backing_id, row->opens, row->writers};
+  const int access = flags & O_ACCMODE;
+  if (access == O_RDWR) ++row->mappers;
+  if (access != O_RDONLY && ++row->writers == 1) writing_.insert(id.slot());
+  return open_state_of(*row);
 }
 
-OpenState NodeTable::closed(NodeId id, bool writes) {
+OpenState NodeTable::closed(NodeId id, int flags) {
   MutexLock lock(mutex_);
   NodeRecord* row = live_record(id);
   if (!row) return {};
   if (row->opens) --row->opens;
-  if (writes && row->writers && --row->writers == 0) writing_.erase(id.slot());
-  return {row->backing_id, row->opens, row->writers};
+  const int access = flags & O_ACCMODE;
+  if (access == O_RDWR && row->mappers) --row->mappers;
+  if (access != O_RDONLY && row->writers && --row->writers == 0) writing_.erase(id.slot());
+  return open_state_of(*row);
 }
 
 void NodeTable::set_backing(NodeId id, std::int32_t backing_id) {
@@ -317,7 +328,7 @@ std::vector<std::pair<NodeId, std::int32_t>> NodeTable::unused_backings() const 
 void NodeTable::clear_open_counts() {
   MutexLock lock(mutex_);
   for (const NodeId id : all_ids())
-    if (NodeRecord* row = live_record(id)) row->opens = row->writers = 0;
+    if (NodeRecord* row = live_record(id)) row->opens = row->writers = row->mappers = 0;
   writing_.clear();
 }
 

@@ -19,6 +19,7 @@ struct OpenState {
   std::int32_t backing_id = 0;
   std::uint32_t opens = 0;
   std::uint32_t writers = 0;
+  std::uint32_t mappers = 0;  // open for reading and writing: such a file can be written through a mapping
 };
 
 /// What a node that went leaves for its owner to give back.
@@ -74,10 +75,11 @@ class NodeTable {
   template <typename Filter>
   std::vector<Node> descendants(NodeId ancestor, Filter&& filter) const EXCLUDES(mutex_);
 
-  // -- Open files ------------------------------------------------------------------------------------------
+  // -- Open files; `flags` are open(2)'s
+  // ------------------------------------------------------------------------------------------
   OpenState open_state(NodeId id) const EXCLUDES(mutex_);
-  OpenState opened(NodeId id, bool writes) EXCLUDES(mutex_);
-  OpenState closed(NodeId id, bool writes) EXCLUDES(mutex_);
+  OpenState opened(NodeId id, int flags) EXCLUDES(mutex_);
+  OpenState closed(NodeId id, int flags) EXCLUDES(mutex_);
   void set_backing(NodeId id, std::int32_t backing_id) EXCLUDES(mutex_);
   std::vector<NodeId> open_for_writing() const EXCLUDES(mutex_);
   /// Nodes that hold a backing id but are not open, oldest first is not promised.

@@ -16,6 +16,7 @@
 #include "fusefs/directories.h"
 #include "fusefs/gate.h"
 #include "fusefs/node_table.h"
+#include "fusefs/orphans.h"
 #include "fusefs/session_state.h"
 #include "fusefs/types.h"
 #include "fusefs/workspace.h"
@@ -154,6 +155,7 @@ class Operations {
 
   void set_metadata(std::string metadata);
   Directories& directories() { return directories_; }
+  Orphans& orphans() { return orphans_; }
   const std::string& mount_point() const { return config_.mount_point; }
 
  private:
@@ -178,6 +180,8 @@ class Operations {
                      const struct stat& source, unsigned flags);
   Result<void> give_to(const Request& request, const Directory& directory, const char* name, mode_t mode);
   Result<Entry> finish_new(const Request& request, const Directory& directory, const char* name, mode_t mode);
+  /// To be called before a name goes that may be the last one of what `held` is open on.
+  void before_removal(const Directory& directory, const struct stat& status, int held);
   void name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                     FileDescriptor held);
   Result<void> move(const Directory& from, const char* name, const Directory& to, const char* new_name,
@@ -203,6 +207,7 @@ class Operations {
   Backings& backings_;
   Invalidator& kernel_;
   Directories directories_;
+  Orphans orphans_;
   Mutex removed_mutex_;
   // Inodes that lost their last name, held (O_PATH) until the kernel forgets them.
   std::unordered_map<std::uint64_t, FileDescriptor> removed_ GUARDED_BY(removed_mutex_);

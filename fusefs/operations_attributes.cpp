@@ -58,6 +58,7 @@ Operations::Operations(Config config, Workspace& workspace, NodeTable& nodes, Ch
       backings_(backings),
       kernel_(kernel),
       directories_(workspace, nodes),
+      orphans_(workspace),
       metadata_(std::make_shared<const std::string>()) {}
 
 void Operations::set_metadata(std::string metadata) {

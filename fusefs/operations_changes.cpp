@@ -147,6 +147,14 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
 // -- Removing
 // -------------------------------------------------------------------------------------------------
 
+void Operations::before_removal(const Directory& directory, const struct stat& status, int held) {
+  if (!S_ISREG(status.st_mode) || status.st_nlink > 1) return;
+  const auto id = nodes_.id_of({directory.volume, status.st_ino});
+  if (!id) return;
+  const OpenState state = nodes_.open_state(*id);
+  if (state.opens && !state.backing_id) orphans_.keep(*id, directory.zone, held);
+}
+
 /// A name stopped standing for an inode that had `status` before.
 void Operations::name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                               FileDescriptor held) {
@@ -171,6 +179,7 @@ Result<void> Operations::unlink(const Request& request, NodeId parent, const cha
     return fail_errno(errno);
   }
   record_entry(**place, name);
+  before_removal(**place, status, held.get());
   if (::unlinkat((*place)->file.get(), name, 0) != 0) return fail_errno(errno);
   name_is_gone(**place, name, status, std::move(held));
   return {};
@@ -226,6 +235,7 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   FileDescriptor replaced = hold_inode((*place)->file.get(), name);
   const bool replaces = replaced && ::fstat(replaced.get(), &target) == 0;
   record_entry(**place, name);
+  if (replaces) before_removal(**place, target, replaced.get());
   if (::renameat2(from_directory, from_name, (*place)->file.get(), name, flags) != 0)
     return fail_errno(errno);
   if (replaces) name_is_gone(**place, name, target, std::move(replaced));
@@ -243,6 +253,7 @@ Result<void> Operations::move(const Directory& from, const char* name, const Dir
   const auto former_depth = nodes_.depth(from.id);
   const auto target_depth = nodes_.depth(to.id);
 
+  if (has_target && !same_file && !(flags & RENAME_EXCHANGE)) before_removal(to, target, replaced.get());
   if (!same_file) record_rename(from, name, to, new_name, source, flags);
   if (::renameat2(from.file.get(), name, to.file.get(), new_name, flags) != 0) return fail_errno(errno);
   if (same_file) return {};  // two names of one file: rename(2) leaves both

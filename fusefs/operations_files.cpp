@@ -26,7 +26,8 @@ Result<FileDescriptor> Operations::open_backing(const Node& node, int flags) {
   if (!S_ISREG(node.type)) return fail_errno(EINVAL);
   auto file = open_inode(node, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   // A snapshot that reads the file holds a lease on it for a moment (fcntl(2), F_SETLEASE): wait for that.
-  if (!file && file.error().errno_value == EWOULDBLOCK) file = open_inode(node, flags | O_NOFOLLOW | O_NOCTTY);
+  if (!file && file.error().errno_value == EWOULDBLOCK)
+    file = open_inode(node, flags | O_NOFOLLOW | O_NOCTTY);
   return file;
 }
 
@@ -45,7 +46,7 @@ Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, 
 Result<Opened> Operations::register_open(const Node& node, FileDescriptor file, int flags,
                                          std::uint64_t unique) {
   const bool writes = wants_to_write(flags);
-  auto use = backings_.opened(node.id, writes, [&](bool& may_pass) -> Result<FileDescriptor> {
+  auto use = backings_.opened(node.id, flags, [&](bool& may_pass) -> Result<FileDescriptor> {
     if (!file) {
       // Opened for both, whatever is asked for: later opens of the inode share this one.
       auto opened = open_backing(node, rule_of(node.zone).write_error ? O_RDONLY : O_RDWR);
@@ -61,7 +62,7 @@ Result<Opened> Operations::register_open(const Node& node, FileDescriptor file, 
   if (!use) return fail(use.error());
   auto id = state_.add_file({node.id, flags}, unique);
   if (!id) {
-    backings_.closed(node.id, writes, false);
+    backings_.closed(node.id, flags, false);
     return fail(id.error());
   }
   Opened opened;
@@ -136,7 +137,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
     forget(entry->id, 1);
     return fail(opened.error());
   }
-  if (wants_to_write(flags)) entry->attributes_seconds = 0;
+  if ((flags & O_ACCMODE) == O_RDWR) entry->attributes_seconds = 0;
   return std::pair{*entry, *opened};
 }
 
@@ -144,7 +145,7 @@ void Operations::release(FileId id) {
   const auto file = state_.remove_file(id);
   if (!file) return;
   auto node = nodes_.find(file->node);
-  backings_.closed(file->node, file->writes(), node && !node->dead);
+  backings_.closed(file->node, file->flags, node && !node->dead);
 }
 
 // -- Data

@@ -52,9 +52,11 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
     status.st_gid = config_.owner_gid;
   }
   const double seconds = rule.changes_underneath ? kSharedSeconds : kManagedSeconds;
+  if (node.dead) status.st_nlink = 0;  // but for a hidden name (orphans.h)
   Entry entry{node.id, status, seconds, seconds};
-  // Stores through a shared mapping change the times of a file that is passed through without a word to us.
-  if (S_ISREG(status.st_mode) && nodes_.open_state(node.id).writers) entry.attributes_seconds = 0;
+  // Stores through a shared mapping change the times of a file without a word to us or to the kernel's own
+  // idea of it; writes by call do not.
+  if (S_ISREG(status.st_mode) && nodes_.open_state(node.id).mappers) entry.attributes_seconds = 0;
   return entry;
 }
 
@@ -185,6 +187,7 @@ void Operations::forget(NodeId id, std::uint64_t count) {
     removed_.erase(id.value);
   }
   backings_.forgotten(id, forgotten.backing_id);
+  orphans_.drop(id);
   directories_.drop(id);
   if (const auto volume = workspace_.volume(forgotten.key.volume)) volume->unpin(forgotten.key.inode);
 }

@@ -63,7 +63,6 @@ class SessionState {
   struct OpenFile {
     NodeId node;
     int flags = 0;  // open(2)'s
-    bool writes() const { return (flags & O_ACCMODE) != O_RDONLY; }
   };
   /// ENFILE when the table is full.
   Result<FileId> add_file(const OpenFile& file, std::uint64_t unique) EXCLUDES(mutex_);
