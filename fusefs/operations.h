@@ -187,7 +187,10 @@ class Operations {
   Result<void> move(const Directory& from, const char* name, const Directory& to, const char* new_name,
                     unsigned flags);
   void recheck_links(const Node& moved, std::optional<std::size_t> former_depth);
-  bool link_allowed(std::string_view text, const Node& directory);
+  /// Whether a link with this text may stand in the directory. With several names it may come to stand
+  /// anywhere, and the kernel keeps one text for all of them: then it is judged as if it stood right in a
+  /// zone.
+  bool link_allowed(std::string_view text, const Node& directory, bool several_names);
   Result<void> apply(const Request& request, const Node& node, int file, const SetAttributes& wanted);
   Result<std::string> name_of(const Node& node);
   Result<std::pair<Entry, Opened>> open_existing(const Request& request, const Directory& directory,

@@ -110,7 +110,7 @@ Result<Entry> Operations::make_symlink(const Request& request, NodeId parent, co
   auto directory = nodes_.find(parent);
   if (!directory) return fail(directory.error());
   if (const int error = rule_of(directory->zone).write_error) return deny("symlink", parent, name, error);
-  if (!link_allowed(text, *directory)) return deny("symlink", parent, name, EPERM);
+  if (!link_allowed(text, *directory, false)) return deny("symlink", parent, name, EPERM);
   auto place = place_for_change(parent, name, "symlink");
   if (!place) return fail(place.error());
   record_entry(**place, name);
@@ -131,7 +131,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
     char text[4096];
     const ssize_t size = ::readlinkat(source->get(), "", text, sizeof text);
     if (size < 0) return fail_errno(errno);
-    if (!link_allowed({text, static_cast<std::size_t>(size)}, *directory))
+    if (!link_allowed({text, static_cast<std::size_t>(size)}, *directory, true))
       return deny("link", parent, name, EPERM);
   }
   auto place = place_for_change(parent, name, "link");

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <cstring>
@@ -207,10 +208,11 @@ std::optional<NodeId> Operations::known_at(NodeId parent, const char* name) {
 // -- Links
 // ----------------------------------------------------------------------------------------------------
 
-bool Operations::link_allowed(std::string_view text, const Node& directory) {
-  const auto depth = nodes_.depth(directory.id);
+bool Operations::link_allowed(std::string_view text, const Node& directory, bool several_names) {
+  auto depth = nodes_.depth(directory.id);
   if (!depth) return false;
   const bool is_skill = directory.zone == Zone::kSkills;  // a skill may not even lead into its session
+  if (several_names) depth = std::min<std::size_t>(*depth, is_skill ? 0 : 1);
   return link_is_contained(text, {*depth, is_skill ? std::string_view() : config_.mount_point,
                                   is_skill ? std::span<const std::string>() : config_.symlink_host_roots});
 }
@@ -220,12 +222,13 @@ Result<std::string> Operations::read_link(NodeId id) {
   if (!node) return fail(node.error());
   auto link = open_inode(*node, O_PATH | O_NOFOLLOW);
   if (!link) return fail(link.error());
+  struct stat status {};
   std::array<char, PATH_MAX> text;
   const ssize_t size = ::readlinkat(link->get(), "", text.data(), text.size());
-  if (size < 0) return fail_errno(errno);
+  if (size < 0 || ::fstat(link->get(), &status) != 0) return fail_errno(errno);
   std::string target(text.data(), static_cast<std::size_t>(size));
   auto directory = nodes_.find(node->parent);
-  if (!directory || !link_allowed(target, *directory))
+  if (!directory || !link_allowed(target, *directory, status.st_nlink > 1))
     return deny("readlink", node->parent, node->name.c_str(), EPERM);
   return target;
 }

@@ -132,6 +132,17 @@ TEST_F(Traversal, AHardLinkOfALinkIsJudgedByEachOfItsNames) {
   EXPECT_ERRNO(EPERM, ::open((outputs() / "shallow/x").c_str(), O_RDONLY));
 }
 
+// The kernel keeps one text for all names of a link: read at a deep one, it would be followed at a shallow one.
+TEST_F(Traversal, ASecondNameCannotBeCarriedToWhereTheTextLeadsOut) {
+  fs::create_directories(outputs() / "a/b");
+  EXPECT_OK(::symlink("../../../uploads", (outputs() / "a/b/far").c_str()));
+  EXPECT_ERRNO(EPERM, ::link((outputs() / "a/b/far").c_str(), (outputs() / "a/b/far too").c_str()));
+  EXPECT_OK(::symlink("../near", (outputs() / "a/b/near").c_str()));
+  EXPECT_OK(::link((outputs() / "a/b/near").c_str(), (outputs() / "a/b/near too").c_str()));
+  EXPECT_OK(::rename((outputs() / "a/b/near too").c_str(), (outputs() / "near too").c_str()));
+  EXPECT_EQ(link_text(outputs() / "near too"), "../near");
+}
+
 TEST_F(Traversal, LinksMadeByTheHostAreListedAndRemovedButNotFollowed) {
   fs::create_directories(outputs() / "made");
   plant("/etc/passwd", "outputs/made/absolute");
