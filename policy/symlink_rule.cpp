@@ -28,7 +28,8 @@ bool is_below(std::string_view path, std::string_view root) {
 }  // namespace
 
 bool link_is_contained(std::string_view text, const LinkPlace& place) {
-  if (text.empty()) return false;
+  // The system takes a text up to its first NUL byte: what would be judged is not what would be followed.
+  if (text.empty() || text.find('\0') != text.npos) return false;
   if (text.front() == '/') {
     if (has_dot_dot(text)) return false;
     if (is_below(text, place.mount_point)) return true;

@@ -15,7 +15,8 @@ struct LinkPlace {
 };
 
 /// Whether the text stays inside: leading ".." components, no more than `depth`, then names without "..";
-/// or an absolute path under the mount point or a host root, without "..". Pure text, nothing is looked up.
+/// or an absolute path under the mount point or a host root, without "..". Never a text with a NUL byte. Pure
+/// text, nothing is looked up.
 bool link_is_contained(std::string_view text, const LinkPlace& place);
 
 }  // namespace okcvm

@@ -30,7 +30,21 @@ Unexpected unreadable(const Error& error, const std::string& path) {
   return fail(std::move(named));
 }
 
+void sort_unique(std::vector<RelPath>& paths) {
+  std::sort(paths.begin(), paths.end());
+  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+}
+
 }  // namespace
+
+void Captured::add(Captured later) {
+  entries += later.entries;
+  bytes += later.bytes;
+  in_flight.insert(in_flight.end(), later.in_flight.begin(), later.in_flight.end());
+  still_mapped.insert(still_mapped.end(), later.still_mapped.begin(), later.still_mapped.end());
+  sort_unique(in_flight);
+  sort_unique(still_mapped);
+}
 
 Result<Captured> Capture::run() {
   now_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -39,10 +53,8 @@ Result<Captured> Capture::run() {
   if (auto done = zones(); !done) return fail(done.error());
   if (auto joined = join_links(); !joined) return fail(joined.error());
   log_moves();
-  for (auto* list : {&found_.in_flight, &found_.still_mapped}) {
-    std::sort(list->begin(), list->end());
-    list->erase(std::unique(list->begin(), list->end()), list->end());
-  }
+  sort_unique(found_.in_flight);
+  sort_unique(found_.still_mapped);
   return std::move(found_);
 }
 
@@ -136,7 +148,7 @@ Result<void> Capture::list_whole(Node& node, int fd, const std::string& path) {
   for (auto& name : names) {
     Node* child = node.child(name);
     if (child) {
-      const bool arrived = !child->origin.empty();
+      const bool arrived = trust_.recognizes && !child->origin.empty();
       const std::uint8_t distrust =
           trust_.by_stat ? kMarkEntry | kMarkWhole : kMarkEntry | kMarkContent | kMarkWhole;
       child->mark(arrived ? static_cast<std::uint8_t>(kMarkEntry) : distrust);
@@ -187,7 +199,8 @@ Result<void> Capture::folder(Node& node, int parent, const std::string& path) {
   if (!node.is_directory()) return tree_.become(node, NodeType::kDirectory);
   if (node.marks & kMarkWhole) return {};
   const std::string known = node.known ? known_path(node) : std::string();
-  const auto expected = trust_.index && !known.empty() ? trust_.index->folder(known) : std::nullopt;
+  const bool recognizes = trust_.index && trust_.recognizes && !known.empty();
+  const auto expected = recognizes ? trust_.index->folder(known) : std::nullopt;
   const FileDescriptor fd(::openat(parent, node.name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd) return {};  // gone by now: directory() finds that out
   auto identity = identity_of(fd.get());

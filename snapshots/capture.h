@@ -19,6 +19,9 @@ struct Captured {
   std::uint64_t bytes = 0;    // read
   std::vector<RelPath> in_flight;
   std::vector<RelPath> still_mapped;
+
+  /// Adds what a later capture of the same tree found.
+  void add(Captured later);
 };
 
 /// Brings a marked tree in line with what is on the disk: looks at every marked entry, and reads the files
@@ -28,6 +31,7 @@ class Capture final {
   struct Trust {
     StatIndex* index = nullptr;  // none: nothing is recognised, everything marked is read
     bool by_stat = false;  // a file that looks as it did when it was read needs no reading (full comparison)
+    bool recognizes = true;  // what was moved may still be what the index says; else it is read
   };
   /// `disk` is null while the session has no workspace.
   Capture(Tree& tree, const Disk* disk, Batch& batch, Trust trust, const Progress& progress)

@@ -50,7 +50,7 @@ bool Capture::needs_reading(const Node& node, const struct stat& status) const {
   if (size != node.size) return true;
   if (!(node.marks & kMarkEntry)) return false;
   // Moved here, says the change set. It may have been refused; what can be read in no time is read.
-  if (node.origin.empty() || size <= kCheapToRead || !trust_.index) return true;
+  if (node.origin.empty() || size <= kCheapToRead || !trust_.index || !trust_.recognizes) return true;
   const auto stamp = trust_.index->file(known_path(node));
   return !stamp || stamp->inode != status.st_ino || stamp->size != size ||
          stamp->modified_ns != stamp_of(status).modified_ns;

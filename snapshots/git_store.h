@@ -12,6 +12,7 @@
 #include "snapshots/journal.h"
 #include "snapshots/plan.h"
 #include "snapshots/repository.h"
+#include "snapshots/rounds.h"
 #include "snapshots/stat_index.h"
 #include "snapshots/store.h"
 #include "snapshots/swap.h"
@@ -81,6 +82,8 @@ class GitStore final : public Store {
   Result<Base> base() REQUIRES(mutex_);
   Result<Taken> take_now(const std::string& label, bool same_is_enough, const ChangeSource& changes,
                          const Progress& progress) REQUIRES(mutex_);
+  Result<Reading> read_workspace(const Base& from, ChangeSet set, const ChangeSource& changes, Batch& batch,
+                                 const Progress& progress) REQUIRES(mutex_);
   Result<Oid> keep(Batch& batch, const Commit& commit, const Base& base, bool whole) REQUIRES(mutex_);
   Result<Live> look_at_workspace(const ChangeSource& changes, bool everything, const Progress& progress)
       REQUIRES(mutex_);

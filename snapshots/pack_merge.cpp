@@ -21,6 +21,8 @@ constexpr std::size_t kMaxPacks = 40;  // each costs a search whenever an object
 constexpr std::size_t kTrailer = Oid::kSize;
 constexpr std::size_t kIndexHead = 8 + 256 * 4;
 constexpr const char* kDraft = "merged";
+constexpr const char* kRecord = "merge";  // the names of the packs of a merge that is under way, a line each
+constexpr std::size_t kNameSize = 5 + Oid::kHexSize;
 
 struct Pack {
   std::string name;  // "pack-<40 digits>"
@@ -105,8 +107,7 @@ bool copy_pack(int folder, const Pack& pack, std::unordered_set<Oid, OidHash>& c
   return true;
 }
 
-bool bring_in(int from, int folder, const Oid& checksum) {
-  const std::string name = "pack-" + checksum.hex();
+bool bring_in(int from, int folder, const std::string& name) {
   for (const char* ending : {".pack", ".idx"}) {
     fault_point("merge.rename");
     if (::renameat(from, (std::string(kDraft) + ending).c_str(), folder, (name + ending).c_str()) != 0)
@@ -133,12 +134,16 @@ void merge_packs(Repository& repository) {
   for (const auto& pack : packs) intact = intact && copy_pack(folder.get(), pack, copied, writer);
   const auto checksum =
       intact && !writer.empty() ? writer.finish() : Result<Oid>(fail_errno(EUCLEAN, "a pack is damaged"));
-  if (!checksum || !bring_in(incoming.get(), folder.get(), *checksum)) {
+  const std::string merged = checksum ? "pack-" + checksum->hex() : std::string();
+  std::string record = merged + '\n';
+  for (const auto& pack : packs) record += pack.name + '\n';
+  if (!checksum || !replace_file(repository.own_folder(), kRecord, record, true) ||
+      !bring_in(incoming.get(), folder.get(), merged)) {
     for (const char* ending : {".pack", ".idx"})
       ::unlinkat(incoming.get(), (std::string(kDraft) + ending).c_str(), 0);
+    clean_up_merge(repository);
     return;
   }
-  const std::string merged = "pack-" + checksum->hex();
   for (const auto& pack : packs) {
     if (pack.name == merged) continue;
     // The index first: git looks for indexes, and an index without its pack would be an error.
@@ -147,7 +152,22 @@ void merge_packs(Repository& repository) {
       ::unlinkat(folder.get(), (pack.name + ending).c_str(), 0);
     }
   }
+  ::unlinkat(repository.own_folder(), kRecord, 0);
   static_cast<void>(repository.reopen());
+}
+
+void clean_up_merge(const Repository& repository) {
+  const auto record = read_file(repository.own_folder(), kRecord);
+  if (!record) return;
+  for (std::size_t start = 0; start + kNameSize < record->size(); start += kNameSize + 1) {
+    const std::string name = record->substr(start, kNameSize);
+    if (!name.starts_with("pack-") || !Oid::parse(name.substr(5))) break;
+    const std::string path = "objects/pack/" + name;
+    struct stat status {};
+    if (::fstatat(repository.folder(), (path + ".idx").c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) continue;
+    if (errno == ENOENT) ::unlinkat(repository.folder(), (path + ".pack").c_str(), 0);
+  }
+  ::unlinkat(repository.own_folder(), kRecord, 0);
 }
 
 }  // namespace okcvm::snapshots

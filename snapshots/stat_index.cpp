@@ -177,8 +177,8 @@ void StatIndex::saw_file(std::string_view path, const FileStamp& stamp, std::int
 
 void StatIndex::moved(std::string_view from, std::string_view to) {
   const std::string line = "> " + to_line(from) + " " + to_line(to) + "\n";
-  folders_.pending += line;
-  files_.pending += line;
+  folders_.moves += line;
+  files_.moves += line;
 }
 
 void StatIndex::removed(std::string_view path) {
@@ -189,7 +189,8 @@ void StatIndex::removed(std::string_view path) {
 
 template <typename Row>
 void StatIndex::append(Log<Row>& log, const Oid& snapshot, bool anew) {
-  std::string text = std::move(log.pending);
+  std::string text = std::move(log.moves) + log.pending;
+  log.moves.clear();
   log.pending.clear();
   const std::string crc = crc_of(text);
   text.append("= ").append(snapshot.hex()).append(" ").append(crc).append("\n");
@@ -212,8 +213,7 @@ void StatIndex::commit(const Oid& snapshot, bool anew) {
 }
 
 void StatIndex::drop() {
-  folders_.pending.clear();
-  files_.pending.clear();
+  for (auto* text : {&folders_.moves, &folders_.pending, &files_.moves, &files_.pending}) text->clear();
 }
 
 }  // namespace okcvm::snapshots

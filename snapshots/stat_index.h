@@ -41,7 +41,8 @@ class StatIndex final {
   /// show.
   std::optional<FileStamp> file(std::string_view path);
 
-  /// What the next snapshot found, in order. Kept when that is `commit`ted, else to be dropped.
+  /// What the next snapshot found, in order, but that all moves go before. Kept when that is `commit`ted,
+  /// else to be dropped.
   void saw_folder(std::string_view path, const Identity& identity);
   void saw_file(std::string_view path, const FileStamp& stamp, std::int64_t now_ns);
   void moved(std::string_view from, std::string_view to);
@@ -54,7 +55,8 @@ class StatIndex final {
   template <typename Row>
   struct Log {
     const char* file_name;
-    std::string pending;
+    std::string moves;    // from what the base has to what the snapshot has
+    std::string pending;  // paths of the snapshot
     std::map<std::string, Row, std::less<>> rows;
     Oid loaded_for;
   };
@@ -65,8 +67,8 @@ class StatIndex final {
 
   int folder_;
   Oid base_;
-  Log<Identity> folders_{"folders.index", {}, {}, {}};
-  Log<FileStamp> files_{"files.index", {}, {}, {}};
+  Log<Identity> folders_{"folders.index", {}, {}, {}, {}};
+  Log<FileStamp> files_{"files.index", {}, {}, {}, {}};
 };
 
 }  // namespace okcvm::snapshots

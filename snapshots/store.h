@@ -101,15 +101,21 @@ class Store {
   /// The paths that recovery changed in the workspace; empty when there was nothing to recover.
   virtual std::vector<RelPath> recovered() const = 0;
 
-  /// Called to cut the change set at the right moment (the caller holds back writers for that moment only),
-  /// and told afterwards whether the snapshot that contains it is safe on disk.
+  /// Where a store learns what changed. `hold` may be empty.
   struct ChangeSource {
+    /// Cuts the change set; the caller holds back writers for that moment only. Cumulative: a set begins with
+    /// all that the one before it listed, unless that was retired.
     std::function<ChangeSet()> cut;
+    /// The snapshot that contains this set is safe on disk.
     std::function<void(const ChangeSet&)> retire;
+    /// Keeps the session's operations waiting while the answer lives; cut() works meanwhile.
+    std::function<std::shared_ptr<void>()> hold = {};
   };
 
   /// Takes a snapshot of the writable zones. Answers the newest existing one, unchanged, if nothing changed
-  /// and `label` is empty. Durable when it returns (fsync).
+  /// and `label` is empty. Durable when it returns (fsync). Its names are those of one moment: what is
+  /// renamed while it is taken is in it under one name or the other. With a `hold` that is so however busy
+  /// the session is; without one, unless names change from one cut to the next four times in a row.
   virtual Result<Snapshot> take(const std::string& label, const ChangeSource& changes,
                                 const Progress& progress) = 0;
 

@@ -10,6 +10,7 @@
 #include "snapshots/capture.h"
 #include "snapshots/git_store.h"
 #include "snapshots/io.h"
+#include "snapshots/pack_merge.h"
 #include "snapshots/replay.h"
 #include "snapshots/staging_folder.h"
 
@@ -52,6 +53,7 @@ Result<void> GitStore::recover() {
   if (auto cleared = remove_tree(repository_->own_folder(), kIncoming); !cleared) return cleared;
   if (::mkdirat(repository_->own_folder(), kIncoming, 0700) != 0 && errno != EEXIST)
     return fail_errno(errno, "the snapshot repository cannot be written");
+  clean_up_merge(*repository_);
 
   auto journal = Journal::read(*repository_);
   if (!journal) return fail(journal.error());

@@ -18,16 +18,20 @@ ChangeSet cut_from(const Store::ChangeSource& changes) {
   return unknown;
 }
 
-/// Files that were open for writing when the set was cut, if they are in the snapshot.
-Result<void> add_open_files(const ChangeSet& set, Tree& tree, std::vector<RelPath>& in_flight) {
-  for (const auto& path : set.in_flight) {
+/// What was written to while it was read, and what was open for writing when the set was cut, as far as it is
+/// in the snapshot.
+Result<void> settle_in_flight(const ChangeSet& set, Tree& tree, std::vector<RelPath>& in_flight) {
+  std::vector<RelPath> candidates = std::move(in_flight);
+  candidates.insert(candidates.end(), set.in_flight.begin(), set.in_flight.end());
+  std::sort(candidates.begin(), candidates.end());
+  candidates.erase(std::unique(candidates.begin(), candidates.end()), candidates.end());
+  in_flight.clear();
+  for (auto& path : candidates) {
     if (!is_snapshotted(path)) continue;
     auto node = tree.find(path);
     if (!node) return fail(node.error());
-    if (*node && (*node)->type == NodeType::kFile) in_flight.push_back(path);
+    if (*node && (*node)->type == NodeType::kFile) in_flight.push_back(std::move(path));
   }
-  std::sort(in_flight.begin(), in_flight.end());
-  in_flight.erase(std::unique(in_flight.begin(), in_flight.end()), in_flight.end());
   return {};
 }
 
@@ -76,31 +80,24 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   }
   auto from = base();
   if (!from) return fail(from.error());
-  const ChangeSet set = cut_from(changes);
-  const bool whole = !from->commit || set.rescan;
-  auto tree = from->commit ? open_tree(*from->commit) : std::make_unique<Tree>(repository_.get());
-  if (!tree) return fail(tree.error());
-  Tree& live = **tree;
+  ChangeSet first = cut_from(changes);
   const bool is_newest = from->commit && from->commit->oid == *from->newest;
-  if (set.empty() && is_newest && same_is_enough) {
+  if (first.empty() && is_newest && same_is_enough) {
+    auto tree = open_tree(*from->commit);
+    if (!tree) return fail(tree.error());
     auto same = to_snapshot(*repository_, *from->commit);
     if (!same) return fail(same.error());
     return Taken{std::move(*same), *from->commit, std::move(*tree)};
   }
 
-  if (auto replayed = replay(set, !untold_, live); !replayed) return fail(replayed.error());
-  if (whole) live.root().mark(kMarkWhole);
-  auto disk = Disk::open(config_.workspace);
-  if (!disk) return fail(disk.error());
   Batch batch(*repository_);
-  index_->drop();
-  index_->set_base(from->commit ? from->commit->oid : Oid{});
-  Capture capture(live, *disk ? &**disk : nullptr, batch, {index_.get(), whole && from->commit}, progress);
-  auto found = capture.run();
-  if (!found) return fail(found.error());
-  auto names = live.write(batch);
+  auto reading = read_workspace(*from, std::move(first), changes, batch, progress);
+  if (!reading) return fail(reading.error());
+  auto& [tree, found, set] = *reading;
+  const bool whole = !from->commit || set.rescan;
+  auto names = tree->write(batch);
   if (!names) return fail(names.error());
-  if (auto added = add_open_files(set, live, found->in_flight); !added) return fail(added.error());
+  if (auto settled = settle_in_flight(set, *tree, found.in_flight); !settled) return fail(settled.error());
 
   std::optional<Commit> newest;
   if (is_newest) newest = from->commit;
@@ -114,12 +111,12 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
     commit = *newest;
     if (set.rescan) index_->commit(from->commit->oid, true);
   } else {
-    const Totals& totals = live.totals();
+    const Totals& totals = tree->totals();
     commit.parent = from->newest;
     commit.label = label;
     commit.created_at = now();
-    commit.stats = {totals.files, totals.directories, totals.bytes, found->entries, found->bytes, set.rescan};
-    commit.in_flight = found->in_flight;
+    commit.stats = {totals.files, totals.directories, totals.bytes, found.entries, found.bytes, set.rescan};
+    commit.in_flight = found.in_flight;
     commit.names = *names;
     auto oid = keep(batch, commit, *from, whole);
     if (!oid) return fail(oid.error());
@@ -131,10 +128,21 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   auto snapshot = to_snapshot(*repository_, commit);
   if (!snapshot) return fail(snapshot.error());
   snapshot->stats.rescanned = set.rescan;
-  snapshot->in_flight = std::move(found->in_flight);
-  snapshot->still_mapped = std::move(found->still_mapped);
+  snapshot->in_flight = std::move(found.in_flight);
+  snapshot->still_mapped = std::move(found.still_mapped);
   merge_packs(*repository_);
-  return Taken{std::move(*snapshot), std::move(commit), std::move(*tree)};
+  return Taken{std::move(*snapshot), std::move(commit), std::move(tree)};
+}
+
+Result<Reading> GitStore::read_workspace(const Base& from, ChangeSet set, const ChangeSource& changes,
+                                         Batch& batch, const Progress& progress) {
+  index_->set_base(from.commit ? from.commit->oid : Oid{});
+  const auto open = [&]() REQUIRES(mutex_) -> Result<std::unique_ptr<Tree>> {
+    return from.commit ? open_tree(*from.commit) : std::make_unique<Tree>(repository_.get());
+  };
+  Rounds rounds({open, from.commit.has_value(), !untold_, index_.get()}, changes, config_.workspace, batch,
+                progress);
+  return rounds.read(std::move(set));
 }
 
 /// Objects first, then the ref: from then on the snapshot is there.

@@ -141,6 +141,82 @@ TEST_F(CrashTest, ARestoreThatDiesAtAnyStepIsDoneOrNot) {
   EXPECT_GT(taken_back, 10);
 }
 
+TEST_F(CrashTest, SoMayTheStartAfterIt) {
+  make_zones();
+  shell(
+      "mkdir -p outputs/a outputs/gone; echo 1 > outputs/a/1; ln outputs/a/1 uploads/one; echo g > "
+      "outputs/gone/g; echo f > outputs/kind; touch -d 2001-01-01 outputs outputs/a");
+  const auto one = snapshot("one");
+  const Manifest at_one = manifest();
+  shell(
+      "echo new > outputs/a/1; rm -r outputs/gone; mkdir outputs/came; rm outputs/kind; mkdir outputs/kind; "
+      "rm uploads/one; chmod 700 outputs/a; touch -d 2002-02-02 outputs outputs/a outputs/kind");
+  const Manifest at_two = manifest();
+  snapshot("two");
+  int starts_that_died = 0;
+  for (int n = 1;; ++n) {
+    const bool done = survives(n, [&] { restore(one); });
+    for (int m = 1; !survives(m, [&] { store(); }); ++m) {
+      ++starts_that_died;
+      ASSERT_LT(m, 200);
+    }
+    store();
+    const bool is_one = read(in("outputs/a/1")) == "1\n";
+    expect_same(is_one ? at_one : at_two, manifest());
+    expect_nothing_left_over();
+    if (HasFailure()) return;
+    if (is_one) {
+      ASSERT_TRUE(store().undo(hooks(), nullptr)) << "step " << n;
+      expect_same(at_two, manifest());
+    }
+    if (done) break;
+    ASSERT_LT(n, 300);
+  }
+  expect_sound_repository();
+  EXPECT_GT(starts_that_died, 50);
+}
+
+TEST_F(CrashTest, MergingPacksLosesNothing) {
+  make_zones();
+  shell("for i in $(seq 20); do echo $i > outputs/$i; done");
+  snapshot("first");
+  std::size_t count = 0;
+  const auto packs = [&] { return list(repository() / "objects/pack").size() / 2; };
+  const auto next = [&] {
+    write(in("outputs/1"), "number " + std::to_string(++count));
+    record_.note(ChangeKind::kContent, "outputs/1");
+  };
+  std::size_t most = 0;
+  while (packs() >= most) {  // until one more snapshot merges them
+    most = packs();
+    next();
+    snapshot("n");
+    ASSERT_LT(count, 200u);
+  }
+  const auto grow = [&] {
+    while (packs() < most) {
+      next();
+      snapshot("n");
+    }
+  };
+  for (int n = 1;; ++n) {
+    grow();
+    next();
+    const auto known = store().list(0)->size();
+    const bool done = survives(n, [&] { snapshot("merges"); });
+    const auto now = store().list(0)->size();
+    EXPECT_TRUE(now == known || now == known + 1) << n;
+    expect_nothing_left_over();
+    expect_sound_repository();
+    auto report = store().verify("", record_.source(), nullptr);
+    ASSERT_TRUE(report);
+    EXPECT_THAT(report->problems, IsEmpty());
+    if (HasFailure() || done) break;
+    ASSERT_LT(n, 300);
+  }
+  expect_exact(snapshot("after"));
+}
+
 TEST_F(CrashTest, APartialRestoreOfPathsToo) {
   make_zones();
   shell(

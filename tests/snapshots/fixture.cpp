@@ -24,9 +24,9 @@ snapshots::Store::ChangeSource ChangeRecord::source() {
             set.rescan = rescan_;
             set.rescan_reason = rescan_ ? "a test said so" : "";
             set.changes = changes_;
-            for (const auto& path : open_) set.changes.push_back({ChangeKind::kContent, path, {}});
             set.in_flight = open_;
             set.end = start_ + changes_.size();
+            for (const auto& path : open_) note(ChangeKind::kContent, path.text());
             return set;
           },
           [this](const ChangeSet& set) {

@@ -131,5 +131,54 @@ TEST_F(ReplayTest, RandomChangesAreCapturedExactly) {
   }
 }
 
+/// The same while snapshots are taken: after each cut more happens, unless the session is held.
+TEST_F(ReplayTest, SoAreThoseMadeWhileItIsTaken) {
+  const char* given = std::getenv("OKCVM_TEST_SEED");
+  const unsigned first = given ? static_cast<unsigned>(std::atoi(given)) : 1;
+  const unsigned last = given ? first : 40;
+  int held_in_the_end = 0;
+  for (unsigned seed = first; seed <= last; ++seed) {
+    SCOPED_TRACE("OKCVM_TEST_SEED=" + std::to_string(seed));
+    random_.seed(seed);
+    reopen();
+    std::filesystem::remove_all(workspace());
+    std::filesystem::remove_all(repository());
+    record_ = {};
+    make_zones();
+    const auto some_steps = [&] {
+      for (unsigned steps = number(8); steps > 0; --steps) step();
+    };
+    for (int round = 0; round < 8; ++round) {
+      some_steps();
+      bool held = false;
+      auto source = record_.source();
+      source.cut = [&, cut = source.cut] {
+        auto set = cut();
+        if (number(30) == 0) record_.lose_track();
+        if (!held) some_steps();
+        return set;
+      };
+      source.hold = [&]() -> std::shared_ptr<void> {
+        held = true;
+        return std::make_shared<int>();
+      };
+      auto taken = store().take("meanwhile", source, nullptr);
+      ASSERT_TRUE(taken) << taken.error().message << " " << taken.error().path;
+      if (held) {
+        ++held_in_the_end;
+        expect_exact(*taken);
+      }
+      if (number(2)) expect_exact(snapshot("after"));
+      if (HasFailure()) return;
+    }
+    expect_exact(snapshot("last"));
+    expect_sound_repository();
+    if (HasFailure()) return;
+  }
+  if (!given) {
+    EXPECT_GT(held_in_the_end, 20);
+  }
+}
+
 }  // namespace
 }  // namespace okcvm::test

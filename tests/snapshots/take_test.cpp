@@ -2,7 +2,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <future>
 
 #include "tests/snapshots/fixture.h"
 
@@ -225,6 +227,57 @@ TEST_F(SnapshotTest, LabelsAreKeptExactly) {
     EXPECT_EQ(taken.label, label);
     reopen();
     EXPECT_EQ(store().find(taken.id.text())->label, label);
+  }
+  expect_sound_repository();
+}
+
+TEST_F(SnapshotTest, AFolderIsNotTakenForTheOneThatHadItsName) {
+  make_zones();
+  shell("mkdir outputs/a; for i in 1 2 3; do echo first $i > outputs/a/$i; done");
+  snapshot();
+  record_.note(ChangeKind::kMoved, "outputs/a", "outputs/b");
+  std::filesystem::rename(in("outputs/a"), in("outputs/b"));
+  record_.note(ChangeKind::kTree, "outputs/a");
+  run_script("mkdir outputs/a; for i in 1 2 3; do echo other $i > outputs/a/$i; done", workspace());
+  expect_exact(snapshot());
+  record_.note(ChangeKind::kMoved, "outputs/a", "outputs/c");
+  std::filesystem::rename(in("outputs/a"), in("outputs/c"));
+  record_.note(ChangeKind::kMoved, "outputs/b", "outputs/c");  // refused: ENOTEMPTY
+  expect_exact(snapshot());
+}
+
+TEST_F(SnapshotTest, OfTwoAtOnceOneWaits) {
+  make_zones();
+  shell("for i in $(seq 50); do echo $i > outputs/$i; done");
+  snapshot();                          // or there is no repository yet that both could lock
+  auto other = Store::open(config());  // as another process would
+  ASSERT_TRUE(other);
+  for (Store* second_store : {&store(), other->get()}) {
+    record_.lose_track();
+    auto recorded = record_.source();
+    std::atomic<bool> first_is_done = false;
+    std::future<Result<Snapshot>> second;
+    const Store::ChangeSource later{[&] {
+                                      EXPECT_TRUE(first_is_done);
+                                      return ChangeSet{true, "test", {}, {}, 0};
+                                    },
+                                    nullptr};
+    const Store::ChangeSource source{[&] {
+                                       if (!second.valid())
+                                         second = std::async(std::launch::async, [&] {
+                                           return second_store->take("two", later, nullptr);
+                                         });
+                                       return recorded.cut();
+                                     },
+                                     [&](const ChangeSet& set) {
+                                       recorded.retire(set);
+                                       first_is_done = true;
+                                     }};
+    const auto first = store().take("one", source, nullptr);
+    ASSERT_TRUE(first);
+    const auto taken = second.get();
+    ASSERT_TRUE(taken) << taken.error().message;
+    EXPECT_EQ(taken->parent, first->id);
   }
   expect_sound_repository();
 }

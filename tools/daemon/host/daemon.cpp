@@ -156,8 +156,8 @@ Result<void> run(const Options& options, Backends backends) {
   // Reading the whole registry takes its time; programs in live mounts are waiting.
   auto registry = Registry::open(options.state_dir / "sessions.db", inherited.devices.empty());
   if (!registry) return fail(registry.error());
-  const bool was_activated =
-      static_cast<bool>(inherited.control) && inherited.devices.empty() && manager.kept_by() != "keeper";
+  // A socket unit's socket is the unit's to keep and to remove.
+  const bool was_activated = inherited.control && !inherited.is_control_own;
   auto control = control_socket(options, std::move(inherited.control));
   if (!control) return fail(control.error());
   if (!was_activated) manager.keep_control(control->get());

@@ -16,6 +16,7 @@ namespace okcvm::daemon {
 namespace {
 
 constexpr std::string_view kDevicePrefix = "okcvm-";
+constexpr const char* kControlName = "control";
 constexpr std::uint64_t kBarrierMicroseconds = 2'000'000;
 
 void keep(const std::string& name, int descriptor) {
@@ -73,7 +74,9 @@ Inherited ServiceManager::take_inherited() {
     FileDescriptor descriptor(SD_LISTEN_FDS_START + i);
     const std::string_view name(names && names[i] ? names[i] : "");
     if (::sd_is_socket_unix(descriptor.get(), SOCK_STREAM, 1, nullptr, 0) > 0) {
-      if (!inherited.control) inherited.control = std::move(descriptor);
+      if (inherited.control) continue;
+      inherited.control = std::move(descriptor);
+      inherited.is_control_own = name == kControlName;
     } else if (name.starts_with(kDevicePrefix)) {
       inherited.devices[std::string(name.substr(kDevicePrefix.size()))] = std::move(descriptor);
     }
@@ -100,10 +103,10 @@ void ServiceManager::keep_watch() const {
 }
 
 void ServiceManager::keep_control(int socket) const {
-  if (is_there()) keep("control", socket);
+  if (is_there()) keep(kControlName, socket);
 }
 void ServiceManager::forget_control() const {
-  if (is_there()) forget("control");
+  if (is_there()) forget(kControlName);
 }
 void ServiceManager::keep_device(const std::string& session, int device) const {
   if (is_there()) keep(std::string(kDevicePrefix) + session, device);

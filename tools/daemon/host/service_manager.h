@@ -12,6 +12,7 @@ namespace okcvm::daemon {
 /// Descriptors that this process was started with (LISTEN_FDS).
 struct Inherited {
   FileDescriptor control;                         // the listening control socket, if any
+  bool is_control_own = false;                    // one that an earlier daemon made and gave into keeping
   std::map<std::string, FileDescriptor> devices;  // by session id
 };
 

@@ -19,9 +19,21 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+/// While requests are held back, cutting through the mount itself would wait for that to end.
 snapshots::Store::ChangeSource changes_through(std::shared_ptr<fusefs::SessionMount> mount) {
-  return {[mount] { return mount->cut_changes(); },
-          [mount](const ChangeSet& set) { mount->retire_changes(set); }};
+  const auto held = std::make_shared<std::weak_ptr<fusefs::SessionMount::Hold>>();
+  snapshots::Store::ChangeSource source;
+  source.cut = [mount, held] {
+    const auto hold = held->lock();
+    return hold ? hold->cut_changes() : mount->cut_changes();
+  };
+  source.retire = [mount](const ChangeSet& set) { mount->retire_changes(set); };
+  source.hold = [mount, held]() -> std::shared_ptr<void> {
+    std::shared_ptr<fusefs::SessionMount::Hold> hold = mount->hold();
+    *held = hold;
+    return hold;
+  };
+  return source;
 }
 
 }  // namespace

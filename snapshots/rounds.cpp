@@ -1,0 +1,86 @@
+#include "snapshots/rounds.h"
+
+#include <algorithm>
+
+#include "snapshots/replay.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+constexpr int kRounds = 4;
+
+/// Whether a path came, went or moved between two cuts. Files that are open for writing are in every set with
+/// their content, so that says nothing.
+bool names_changed(const ChangeSet& before, const ChangeSet& now) {
+  const auto new_from = now.changes.begin() + static_cast<std::ptrdiff_t>(before.changes.size());
+  return std::any_of(new_from, now.changes.end(), [](const Change& change) {
+    return change.kind != ChangeKind::kContent && change.kind != ChangeKind::kAttributes;
+  });
+}
+
+/// What a set lists beyond the one before it.
+ChangeSet beyond(const ChangeSet& before, const ChangeSet& now) {
+  ChangeSet fresh;
+  fresh.changes.assign(now.changes.begin() + static_cast<std::ptrdiff_t>(before.changes.size()),
+                       now.changes.end());
+  return fresh;
+}
+
+bool continues(const ChangeSet& before, const ChangeSet& now) {
+  return now.changes.size() >= before.changes.size() &&
+         std::equal(before.changes.begin(), before.changes.end(), now.changes.begin());
+}
+
+}  // namespace
+
+Result<Captured> Rounds::capture(Tree& tree, Capture::Trust trust) {
+  auto disk = Disk::open(workspace_);
+  if (!disk) return fail(disk.error());
+  return Capture(tree, *disk ? &**disk : nullptr, batch_, trust, progress_).run();
+}
+
+Result<Reading> Rounds::read_first(ChangeSet set) {
+  auto tree = start_.open_tree();
+  if (!tree) return fail(tree.error());
+  if (auto replayed = replay(set, start_.moves_are_new, **tree); !replayed) return fail(replayed.error());
+  if (!start_.has_base) (*tree)->root().mark(kMarkWhole);
+  start_.index->drop();
+  auto found = capture(**tree, {start_.index, set.rescan && start_.has_base, true});
+  if (!found) return fail(found.error());
+  return Reading{std::move(*tree), std::move(*found), std::move(set)};
+}
+
+/// The tree is no longer that of a snapshot, so what the index and the moves say of it does not hold.
+Result<void> Rounds::read_further(Reading& reading, ChangeSet next) {
+  if (auto replayed = replay(beyond(reading.set, next), false, *reading.tree); !replayed) return replayed;
+  auto found = capture(*reading.tree, {start_.index, false, false});
+  if (!found) return fail(found.error());
+  reading.found.add(std::move(*found));
+  reading.set = std::move(next);
+  return {};
+}
+
+Result<Reading> Rounds::read(ChangeSet set) {
+  std::shared_ptr<void> held;
+  const auto cut_held = [&] {
+    if (!held && changes_.hold) held = changes_.hold();
+    return changes_.cut();
+  };
+  // A record with a gap cannot tell a new gap from the old one: while everything is compared, nothing may
+  // move.
+  if (set.rescan && changes_.hold) set = cut_held();
+  auto reading = read_first(std::move(set));
+  for (int round = 2; reading && !reading->set.rescan && changes_.cut && round <= kRounds; ++round) {
+    ChangeSet next = round == kRounds ? cut_held() : changes_.cut();
+    if (next.rescan || !continues(reading->set, next)) {
+      next = cut_held();
+      next.rescan = true;
+      return read_first(std::move(next));
+    }
+    if (!names_changed(reading->set, next)) break;
+    if (auto read = read_further(*reading, std::move(next)); !read) return fail(read.error());
+  }
+  return reading;
+}
+
+}  // namespace okcvm::snapshots

@@ -1,0 +1,139 @@
+// What `show` and `diff` say, and what stock git says of the same history.
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tests/snapshots/fixture.h"
+
+namespace okcvm::test {
+namespace {
+
+using namespace snapshots;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class DiffTest : public SnapshotTest {
+ protected:
+  using Rows = std::map<std::string, Difference>;
+
+  static Rows by_path(const Result<std::vector<Difference>>& rows) {
+    Rows found;
+    if (!rows) {
+      ADD_FAILURE() << rows.error().message;
+      return found;
+    }
+    for (const auto& row : *rows) EXPECT_TRUE(found.emplace(row.path.text(), row).second) << row.path.text();
+    return found;
+  }
+
+  void two_states() {
+    make_zones();
+    shell(R"(cd outputs; printf 'one\ntwo\nthree\n' > text; echo gone > removed; echo run > mode; mkdir d
+             for i in $(seq 100); do echo "line $i"; done > old; printf 'a\0b' > binary; echo same > same)");
+    one_ = snapshot("one");
+    shell(R"(cd outputs; printf 'one\n2\nthree\n' > text; rm removed; chmod 700 mode; mv old d/new
+             printf 'a\0c' > binary; printf 'fresh\n' > added)");
+  }
+
+  static void expect_rows(const Rows& rows) {
+    ASSERT_TRUE(rows.contains("outputs/text"));
+    const auto& text = rows.at("outputs/text");
+    EXPECT_EQ(text.kind, DifferenceKind::kChanged);
+    EXPECT_EQ(text.old_size, 14u);
+    EXPECT_EQ(text.new_size, 12u);
+    EXPECT_THAT(text.unified, HasSubstr("@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"));
+    EXPECT_FALSE(text.binary);
+
+    EXPECT_EQ(rows.at("outputs/removed").kind, DifferenceKind::kRemoved);
+    EXPECT_EQ(rows.at("outputs/removed").old_size, 5u);
+    EXPECT_FALSE(rows.at("outputs/removed").new_size);
+    EXPECT_EQ(rows.at("outputs/added").kind, DifferenceKind::kAdded);
+    EXPECT_FALSE(rows.at("outputs/added").old_size);
+    EXPECT_THAT(rows.at("outputs/added").unified, HasSubstr("+fresh\n"));
+
+    EXPECT_EQ(rows.at("outputs/mode").kind, DifferenceKind::kMetadata);
+    EXPECT_EQ(*rows.at("outputs/mode").old_mode & 07777, 0644u);
+    EXPECT_EQ(*rows.at("outputs/mode").new_mode & 07777, 0700u);
+
+    EXPECT_EQ(rows.at("outputs/d/new").kind, DifferenceKind::kRenamed);
+    EXPECT_EQ(rows.at("outputs/d/new").renamed_from, rel("outputs/old"));
+    EXPECT_FALSE(rows.contains("outputs/old"));
+
+    EXPECT_EQ(rows.at("outputs/binary").kind, DifferenceKind::kChanged);
+    EXPECT_TRUE(rows.at("outputs/binary").binary);
+    EXPECT_THAT(rows.at("outputs/binary").unified, IsEmpty());
+    EXPECT_FALSE(rows.contains("outputs/same"));
+  }
+
+  std::optional<Snapshot> one_;
+};
+
+TEST_F(DiffTest, BetweenSnapshotsAndToTheLiveWorkspaceAlike) {
+  two_states();
+  const std::string one = one_->id.text();
+  expect_rows(by_path(store().diff(one, std::nullopt, record_.source(), true)));
+  EXPECT_EQ(store().list(0)->size(), 1u) << "a comparison stores nothing";
+  const std::string two = snapshot("two").id.text();
+  expect_rows(by_path(store().diff(one, two, {}, true)));
+  expect_rows(by_path(store().show(two, true)));
+  EXPECT_THAT(by_path(store().diff(two, std::nullopt, record_.source(), true)), IsEmpty());
+  EXPECT_THAT(by_path(store().diff(two, two, {}, true)), IsEmpty());
+}
+
+TEST_F(DiffTest, BackwardsItIsTheOtherWayRound) {
+  two_states();
+  const auto rows = by_path(store().diff(snapshot("two").id.text(), one_->id.text(), {}, true));
+  EXPECT_EQ(rows.at("outputs/removed").kind, DifferenceKind::kAdded);
+  EXPECT_EQ(rows.at("outputs/added").kind, DifferenceKind::kRemoved);
+  EXPECT_EQ(rows.at("outputs/old").renamed_from, rel("outputs/d/new"));
+  EXPECT_THAT(rows.at("outputs/text").unified, HasSubstr("-2\n+two\n"));
+}
+
+TEST_F(DiffTest, WithoutTextThereIsNone) {
+  two_states();
+  for (const auto& [path, row] : by_path(store().show(snapshot("two").id.text(), false)))
+    EXPECT_THAT(row.unified, IsEmpty()) << path;
+}
+
+TEST_F(DiffTest, TheFirstSnapshotIsAllAdded) {
+  two_states();
+  for (const auto& [path, row] : by_path(store().show(one_->id.text(), false)))
+    EXPECT_EQ(row.kind, DifferenceKind::kAdded) << path;
+}
+
+TEST_F(SnapshotTest, StockGitReadsTwoHundredSnapshots) {
+  if (!have_program("git")) GTEST_SKIP() << "git is not installed";
+  constexpr int kCount = 200;
+  make_zones();
+  shell("mkdir -p outputs/r/.git uploads/empty; echo ref > outputs/r/.git/HEAD; echo 0 > outputs/report.md");
+  std::vector<std::string> ids;
+  for (int i = 0; i < kCount; ++i) {
+    write(in("outputs/report.md"), "report " + std::to_string(i) + "\n");
+    record_.note(ChangeKind::kContent, "outputs/report.md");
+    write(in("uploads/f" + std::to_string(i % 17)), std::to_string(i) + "\n");
+    record_.note(ChangeKind::kEntry, "uploads/f" + std::to_string(i % 17));
+    ids.push_back(snapshot("number " + std::to_string(i)).id.text());
+  }
+  expect_sound_repository();
+  for (int i = 0; i < kCount; i += 33)
+    EXPECT_EQ(git("show " + ids[static_cast<std::size_t>(i)] + ":workspace/outputs/report.md"),
+              "report " + std::to_string(i) + "\n");
+
+  const auto cloned = run_script("git clone -q " + repository().string() + " clone", scratch_.path());
+  ASSERT_EQ(cloned.exit_code, 0) << cloned.output;
+  EXPECT_EQ(read(scratch_ / "clone/workspace/outputs/report.md"), "report 199\n");
+  EXPECT_EQ(run_script("git -C clone rev-list --count HEAD", scratch_.path()).output, "200\n");
+  EXPECT_EQ(run_script("git -C clone status --porcelain", scratch_.path()).output, "");
+  const auto log = run_script("git -C clone log -p -- workspace/outputs/report.md", scratch_.path());
+  EXPECT_EQ(log.exit_code, 0);
+  EXPECT_THAT(log.output, HasSubstr("-report 100\n+report 101\n"));
+  EXPECT_THAT(log.output, HasSubstr("    number 57\n"));
+  EXPECT_EQ(run_script("git -C clone fsck --strict --full", scratch_.path()).exit_code, 0);
+  EXPECT_LE(list(repository() / "objects/pack").size(), 2u * 41u) << "packs are merged";
+  expect_exact(snapshot("last"));
+}
+
+}  // namespace
+}  // namespace okcvm::test
