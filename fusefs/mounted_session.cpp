@@ -184,6 +184,7 @@ Result<void> MountedSession::run() {
   char* arguments[] = {program, nullptr};
   fuse_args args = FUSE_ARGS_INIT(1, arguments);
   session_ = fuse_session_new(&args, &fuse_callbacks(), sizeof(fuse_lowlevel_ops), &dispatcher_);
+  fuse_opt_free_args(&args);  // libfuse has made a copy of them its own
   if (!session_) return fail(Code::kInternal, "libfuse refused to make a session");
   constexpr fuse_custom_io kIo{write_channel, read_channel, nullptr, nullptr};
   FileDescriptor device(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 0));  // libfuse closes its own
