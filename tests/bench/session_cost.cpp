@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/process.h"
@@ -52,11 +53,12 @@ long kernel_kib() {
   return values.at("Slab") + values.at("KernelStack") + values.at("PageTables") + values.at("Percpu");
 }
 
+/// Context switches of all threads so far; one that ends meanwhile counts as none.
 long wake_ups() {
   long sum = 0;
   for (const auto& task : fs::directory_iterator("/proc/self/task")) {
-    const auto values = table_of(task.path() / "status");
-    sum += values.at("voluntary_ctxt_switches") + values.at("nonvoluntary_ctxt_switches");
+    auto values = table_of(task.path() / "status");
+    sum += values["voluntary_ctxt_switches"] + values["nonvoluntary_ctxt_switches"];
   }
   return sum;
 }
@@ -106,7 +108,11 @@ void idle_cost(Report& report, int count) {
     sessions.push_back(std::make_unique<test::Session>("i" + std::to_string(i)));
     if (::access(sessions.back()->outputs().c_str(), F_OK) != 0) throw std::runtime_error("not mounted");
   }
-  ::sleep(1);  // lets threads that were busy with the mounts go to sleep
+  // Threads that were busy with the mounts end or go to sleep in the next seconds.
+  for (long now = count_in("/proc/self/task"), before = 0, tries = 0; now != before && tries < 20; ++tries) {
+    ::sleep(2);
+    before = std::exchange(now, count_in("/proc/self/task"));
+  }
   report.add("idle session: memory of the process", double(process_kib() - process) / count, "KiB");
   report.add("idle session: memory of the kernel", double(kernel_kib() - kernel) / count, "KiB");
   report.add("idle session: both", double(process_kib() - process + kernel_kib() - kernel) / count, "KiB",
