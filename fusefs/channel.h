@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 
+#include "fusefs/client_companion.h"
 #include "fusefs/protocol.h"
 #include "fusefs/reader_turn.h"
 #include "fusefs/session_state.h"
@@ -67,6 +68,7 @@ class Channel {
   std::function<void()> need_thread_;
   FileDescriptor wake_;  // eventfd(2)
   ReaderTurn turn_;
+  ClientCompanion companion_;  // used by whoever has the turn
   std::atomic<bool> replay_;
   std::atomic<bool> replaying_{false};
   std::atomic<bool> stopped_{false};
