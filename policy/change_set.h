@@ -27,14 +27,15 @@ struct Change {
   friend bool operator==(const Change&, const Change&) = default;
 };
 
-/// Everything that may differ in the writable zones between two cuts. A superset of the truth, never less. Of a
-/// changed file with several names (hard links) at least one is named: whoever replays knows the others.
+/// Everything that may differ in the writable zones between two cuts. A superset of the truth, never less. Of
+/// a changed file with several names (hard links) at least one is named: whoever replays knows the others.
 struct ChangeSet {
   /// The record has a gap (unclean host stop, a change that could not be named): compare everything by stat.
   bool rescan = false;
   std::string rescan_reason;
   std::vector<Change> changes;
-  /// Files open for writing at the moment of the cut. They are among `changes`, and stay dirty for the next cut.
+  /// Files open for writing at the moment of the cut. They are among `changes`, and stay dirty for the next
+  /// cut.
   std::vector<RelPath> in_flight;
   /// Position in the record up to which this set reaches; given back when it is retired.
   std::uint64_t end = 0;

@@ -31,8 +31,9 @@ class RelPath {
  public:
   RelPath() = default;
 
-  /// `path_traversal_blocked` for an absolute path or a ".." component; `invalid_request` for NUL bytes, empty
-  /// or overlong components. One trailing slash and "." for the root are accepted, nothing else is rewritten.
+  /// `path_traversal_blocked` for an absolute path or a ".." component; `invalid_request` for NUL bytes,
+  /// empty or overlong components. One trailing slash and "." for the root are accepted, nothing else is
+  /// rewritten.
   static Result<RelPath> parse(std::string_view text);
 
   bool is_root() const { return text_.empty(); }

@@ -16,8 +16,9 @@ Result<SessionId> SessionId::parse(std::string_view text) {
   const auto allowed = [](char c) { return is_alphanumeric(c) || c == '.' || c == '_' || c == '-'; };
   if (text.empty() || text.size() > 64 || !is_alphanumeric(text.front()) ||
       !std::all_of(text.begin(), text.end(), allowed))
-    return fail(Code::kInvalidRequest,
-                "a session id is 1 to 64 of letters, digits, '.', '_' and '-', and starts with a letter or digit");
+    return fail(
+        Code::kInvalidRequest,
+        "a session id is 1 to 64 of letters, digits, '.', '_' and '-', and starts with a letter or digit");
   return SessionId(std::string(text));
 }
 

@@ -9,7 +9,7 @@ namespace okcvm {
 
 /// What a link's text may be: where it stands and what it may name (DESIGN section 2, Traversal).
 struct LinkPlace {
-  std::size_t depth;            // of the link's directory, below the root that the link may not leave
+  std::size_t depth;             // of the link's directory, below the root that the link may not leave
   std::string_view mount_point;  // absolute, without a trailing slash; empty: no absolute path is contained
   std::span<const std::string> host_roots;  // host trees that links may also lead into ("/usr")
 };

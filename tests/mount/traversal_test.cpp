@@ -132,7 +132,8 @@ TEST_F(Traversal, AHardLinkOfALinkIsJudgedByEachOfItsNames) {
   EXPECT_ERRNO(EPERM, ::open((outputs() / "shallow/x").c_str(), O_RDONLY));
 }
 
-// The kernel keeps one text for all names of a link: read at a deep one, it would be followed at a shallow one.
+// The kernel keeps one text for all names of a link: read at a deep one, it would be followed at a shallow
+// one.
 TEST_F(Traversal, ASecondNameCannotBeCarriedToWhereTheTextLeadsOut) {
   fs::create_directories(outputs() / "a/b");
   EXPECT_OK(::symlink("../../../uploads", (outputs() / "a/b/far").c_str()));

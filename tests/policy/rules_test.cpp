@@ -40,12 +40,24 @@ struct LinkCase {
 TEST(SymlinkRule, JudgesTheTextWhereTheLinkStands) {
   const std::array roots{std::string("/usr")};
   constexpr std::array cases{
-      LinkCase{"a", 0, true},        LinkCase{"..", 0, false},           LinkCase{"..", 1, true},
-      LinkCase{"../../x", 1, false}, LinkCase{"../../x", 2, true},       LinkCase{"a/../b", 5, false},
-      LinkCase{"./../x", 1, true},   LinkCase{"..//../x", 2, true},      LinkCase{"/etc/passwd", 3, false},
-      LinkCase{"/mnt/s", 0, true},   LinkCase{"/mnt/s/outputs", 0, true}, LinkCase{"/mnt/s/../x", 0, false},
-      LinkCase{"/mnt/sx", 0, false}, LinkCase{"/usr/bin/env", 0, true},  LinkCase{"/usrx", 0, false},
-      LinkCase{"", 1, false},        LinkCase{"...", 0, true},           LinkCase{"a/...", 0, true},
+      LinkCase{"a", 0, true},
+      LinkCase{"..", 0, false},
+      LinkCase{"..", 1, true},
+      LinkCase{"../../x", 1, false},
+      LinkCase{"../../x", 2, true},
+      LinkCase{"a/../b", 5, false},
+      LinkCase{"./../x", 1, true},
+      LinkCase{"..//../x", 2, true},
+      LinkCase{"/etc/passwd", 3, false},
+      LinkCase{"/mnt/s", 0, true},
+      LinkCase{"/mnt/s/outputs", 0, true},
+      LinkCase{"/mnt/s/../x", 0, false},
+      LinkCase{"/mnt/sx", 0, false},
+      LinkCase{"/usr/bin/env", 0, true},
+      LinkCase{"/usrx", 0, false},
+      LinkCase{"", 1, false},
+      LinkCase{"...", 0, true},
+      LinkCase{"a/...", 0, true},
   };
   for (const auto& row : cases)
     EXPECT_EQ(link_is_contained(row.text, {row.depth, "/mnt/s", roots}), row.contained) << row.text;
