@@ -180,6 +180,9 @@ class Operations {
                      const struct stat& source, unsigned flags);
   Result<void> give_to(const Request& request, const Directory& directory, const char* name, mode_t mode);
   Result<Entry> finish_new(const Request& request, const Directory& directory, const char* name, mode_t mode);
+  /// What unlink and rmdir share; unlinkat(2)'s flags.
+  Result<void> remove(const Request& request, NodeId parent, const char* name, int flags,
+                      std::string_view operation);
   /// To be called before a name goes that may be the last one of what `held` is open on.
   void before_removal(const Directory& directory, const struct stat& status, int held);
   void name_is_gone(const Directory& directory, const char* name, const struct stat& status,

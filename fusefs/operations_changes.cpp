@@ -170,7 +170,16 @@ void Operations::name_is_gone(const Directory& directory, const char* name, cons
 }
 
 Result<void> Operations::unlink(const Request& request, NodeId parent, const char* name) {
-  auto place = place_for_change(parent, name, "unlink");
+  return remove(request, parent, name, 0, "unlink");
+}
+
+Result<void> Operations::remove_directory(const Request& request, NodeId parent, const char* name) {
+  return remove(request, parent, name, AT_REMOVEDIR, "rmdir");
+}
+
+Result<void> Operations::remove(const Request& request, NodeId parent, const char* name, int flags,
+                                std::string_view operation) {
+  auto place = place_for_change(parent, name, operation);
   if (!place) return fail(place.error());
   struct stat status {};
   FileDescriptor held = hold_inode((*place)->file.get(), name);
@@ -180,22 +189,7 @@ Result<void> Operations::unlink(const Request& request, NodeId parent, const cha
   }
   record_entry(**place, name);
   before_removal(**place, status, held.get());
-  if (::unlinkat((*place)->file.get(), name, 0) != 0) return fail_errno(errno);
-  name_is_gone(**place, name, status, std::move(held));
-  return {};
-}
-
-Result<void> Operations::remove_directory(const Request& request, NodeId parent, const char* name) {
-  auto place = place_for_change(parent, name, "rmdir");
-  if (!place) return fail(place.error());
-  struct stat status {};
-  FileDescriptor held = hold_inode((*place)->file.get(), name);
-  if (!held || ::fstat(held.get(), &status) != 0) {
-    if (was_done_before(request, errno, ENOENT)) return {};
-    return fail_errno(errno);
-  }
-  record_entry(**place, name);
-  if (::unlinkat((*place)->file.get(), name, AT_REMOVEDIR) != 0) return fail_errno(errno);
+  if (::unlinkat((*place)->file.get(), name, flags) != 0) return fail_errno(errno);
   name_is_gone(**place, name, status, std::move(held));
   return {};
 }
