@@ -46,6 +46,7 @@ ClientCompanion::~ClientCompanion() {
 }
 
 void ClientCompanion::follow(std::uint32_t pid) {
+  if (!pid) return;
   if (pid != pid_) {
     pid_ = pid;
     streak_ = 0;

@@ -19,7 +19,7 @@ class ClientCompanion {
   ClientCompanion();
   ~ClientCompanion();
 
-  /// Called with each request's process id (0: unknown).
+  /// Called with each request's process id. 0 is the kernel's own doing, a RELEASE for one, and says nothing.
   void follow(std::uint32_t pid);
 
  private:

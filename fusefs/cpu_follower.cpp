@@ -47,6 +47,7 @@ CpuFollower::CpuFollower() {
 }
 
 void CpuFollower::follow(std::uint32_t pid) {
+  if (!pid) return;
   if (pid == pid_) {
     strangers_ = 0;
     if (++streak_ == kFirstLook || streak_ % kLookEvery == 0) look();
@@ -59,7 +60,6 @@ void CpuFollower::follow(std::uint32_t pid) {
 }
 
 void CpuFollower::look() {
-  if (!pid_) return;
   if (!status_) {
     char path[32];
     std::snprintf(path, sizeof path, "/proc/%u/stat", pid_);

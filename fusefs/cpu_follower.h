@@ -14,7 +14,7 @@ class CpuFollower {
  public:
   CpuFollower();
 
-  /// Called with each request's process id (0: unknown).
+  /// Called with each request's process id. 0 is the kernel's own doing, a RELEASE for one, and says nothing.
   void follow(std::uint32_t pid);
 
  private:
