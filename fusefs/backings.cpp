@@ -1,6 +1,7 @@
 #include "fusefs/backings.h"
 
 #include "fusefs/protocol.h"
+#include "policy/fault.h"
 
 namespace okcvm::fusefs {
 
@@ -44,7 +45,9 @@ Result<Backings::Use> Backings::opened(NodeId id, int flags,
   if (may_pass && !before.opens) {
     const protocol::BackingMap map{file->get(), 0, 0};
     // Where the kernel will not have this file (stacked file systems), reads and writes come to us.
-    if (const int backing_id = ::ioctl(device_, protocol::kBackingOpen, &map); backing_id > 0) {
+    const int backing_id =
+        with_faults("backing.open", [&] { return ::ioctl(device_, protocol::kBackingOpen, &map); });
+    if (backing_id > 0) {
       files_.erase(id.value);
       nodes_.set_backing(id, backing_id);
       nodes_.opened(id, flags);
@@ -115,6 +118,7 @@ void Backings::forgotten(NodeId id, std::int32_t backing_id) {
 
 void Backings::give_back(std::int32_t backing_id) {
   const auto id = static_cast<std::uint32_t>(backing_id);
+  fault_point("backing.close");
   ::ioctl(device_, protocol::kBackingClose, &id);
 }
 

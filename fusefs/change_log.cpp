@@ -8,6 +8,8 @@
 #include <array>
 #include <cstring>
 
+#include "policy/fault.h"
+
 namespace okcvm::fusefs {
 
 struct ChangeLog::Header {
@@ -101,7 +103,8 @@ void ChangeLog::record(ChangeKind kind, const RelPath& path, const RelPath& targ
 
 void ChangeLog::append(ChangeKind kind, std::string_view path, std::string_view target) {
   Header& state = header();
-  if (state.rescan == state.epoch) return;  // everything will be compared anyway
+  if (state.rescan == state.epoch)
+    return;  // the next cut begins a comparison of everything, which sees this too
   RecordHead head{};
   head.path_size = static_cast<std::uint16_t>(path.size());
   head.target_size = static_cast<std::uint16_t>(target.size());
@@ -115,6 +118,7 @@ void ChangeLog::append(ChangeKind kind, std::string_view path, std::string_view 
   std::memcpy(out, &head, sizeof head);
   std::memcpy(out + sizeof head, path.data(), path.size());
   std::memcpy(out + sizeof head + path.size(), target.data(), target.size());
+  fault_point("changes.record");
   state.end.store(end + head.size, std::memory_order_release);
 }
 
@@ -148,6 +152,7 @@ ChangeSet ChangeLog::cut() {
   if (state.rescan) {
     set.rescan = true;
     set.rescan_reason = state.reason.data();
+    set.lost_at = state.rescan;
   }
   const std::byte* at = region_.data() + kHeaderSize + (state.start - state.base);
   const std::byte* const end = region_.data() + kHeaderSize + (state.end - state.base);
@@ -169,8 +174,8 @@ void ChangeLog::retire(const ChangeSet& changes) {
   MutexLock lock(mutex_);
   Header& state = header();
   state.start = std::clamp(changes.end, state.start.load(), state.end.load());
-  // Track lost after the cut stays lost: only an older reason is answered by this snapshot.
-  if (changes.rescan && state.rescan != state.epoch) state.rescan = 0;
+  fault_point("changes.retire");
+  if (changes.rescan && state.rescan == changes.lost_at) state.rescan = 0;
   if (state.start != state.end) return;
   // Nothing is left: the next record goes to the front again. `base` moves last among positions that are
   // equal.
@@ -197,7 +202,8 @@ Result<void> ChangeLog::rest() {
   const auto* magic = reinterpret_cast<const std::byte*>(&kMagic);
   if (!write_all(file.get(), magic, sizeof kMagic) ||
       !write_all(file.get(), records, state.end - state.start) || ::fsync(file.get()) != 0 ||
-      ::rename(draft.c_str(), config_.resting.c_str()) != 0 || !sync_folder(folder))
+      with_faults("changes.rest", [&] { return ::rename(draft.c_str(), config_.resting.c_str()); }) != 0 ||
+      !sync_folder(folder))
     return fail_errno(errno, "cannot keep the change record");
   resting_exists_ = true;
   return {};

@@ -38,7 +38,7 @@ class ChangeLog {
 
   /// Everything recorded and not retired; starts a new epoch. `in_flight` is left to the caller.
   ChangeSet cut() EXCLUDES(mutex_);
-  /// Forgets everything up to `changes.end`, and the reason to rescan if `changes` asked for one.
+  /// Forgets everything up to `changes.end`, and the gap that `changes` told of. One that came later stays.
   void retire(const ChangeSet& changes) EXCLUDES(mutex_);
 
   /// Puts the log to rest for the next mount, durably.

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "fusefs/cpu_follower.h"
+#include "policy/fault.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -126,7 +127,8 @@ ssize_t Channel::read(std::span<std::byte> buffer) {
   companion_.follow(header->pid);
   if (turn_.leave(may_take_long(header->opcode))) need_thread_();
   current() = {header, static_cast<std::size_t>(size), Clock::now(), 0};
-  last_used_.store(now_seconds(), std::memory_order_relaxed);
+  if (header->opcode != FUSE_STATFS)  // df(1) and monitors ask all mounts alike
+    last_used_.store(now_seconds(), std::memory_order_relaxed);
   if (header->opcode == FUSE_INIT) state_.record_init(buffer.first(static_cast<std::size_t>(size)));
   return size;
 }
@@ -169,6 +171,7 @@ ssize_t Channel::write(std::span<const iovec> parts) {
   if (is_reply) {
     const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - request.started);
     state_.count(request.header->opcode, static_cast<std::uint64_t>(spent.count()), -out.error);
+    fault_point("reply");
     if (request.backing_id && out.error == 0) return answer_open(parts, request.backing_id);
   }
   return ::writev(device_, parts.data(), static_cast<int>(parts.size()));

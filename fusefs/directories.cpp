@@ -18,6 +18,8 @@ Result<std::shared_ptr<const Directory>> Directories::open(NodeId id) {
 
   auto file = is_zone_directory(id) ? workspace_.open_zone(node->zone)
                                     : workspace_.open(*node, O_RDONLY | O_DIRECTORY);
+  // Known, but removed without the kernel's doing (by a restore, or by the host in a workdir).
+  if (!file && file.error().errno_value == ESTALE) return fail_errno(ENOENT);
   if (!file) return fail(file.error());
   struct stat status {};
   if (::fstat(file->get(), &status) != 0) return fail_errno(errno);

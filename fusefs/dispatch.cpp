@@ -1,6 +1,9 @@
 #include "fusefs/dispatch.h"
 
+#include <sys/xattr.h>
+
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <new>
 #include <optional>
@@ -22,8 +25,10 @@ Request asker(fuse_req_t request) {
   who.gid = context->gid;
   who.pid = context->pid;
   const auto& current = Channel::current();
-  if (current.resent())
-    who.may_have_run = dispatcher_of(request).state.unfinished(current.unique()).has_value();
+  if (!current.resent()) return who;
+  const auto noted = dispatcher_of(request).state.unfinished(current.unique());
+  who.may_have_run = noted.has_value();
+  who.noted = noted.value_or(0);
   return who;
 }
 
@@ -75,6 +80,14 @@ auto gated(fuse_req_t request, Body body) {
 /// Marks a change as begun until it is answered, so that the next daemon knows if this one dies in between.
 SessionState::Change begin_change(fuse_req_t request, std::uint64_t fact = 0) {
   return dispatcher_of(request).state.start(Channel::current().unique(), fact);
+}
+
+/// As the above. What stands at the name later and was made before now is not this request's.
+SessionState::Change begin_making(fuse_req_t request) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);  // as inodes get their times
+  return begin_change(request, static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+                                   static_cast<std::uint64_t>(now.tv_nsec));
 }
 
 NodeId node(fuse_ino_t number) {
@@ -139,7 +152,7 @@ void on_readlink(fuse_req_t request, fuse_ino_t id) {
 }
 
 void on_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
-  const auto change = begin_change(request);
+  const auto change = begin_making(request);
   answer(
       request,
       gated(request,
@@ -148,7 +161,7 @@ void on_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
 }
 
 void on_mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
-  const auto change = begin_change(request);
+  const auto change = begin_making(request);
   answer(request,
          gated(request,
                [=](Operations& fs) { return fs.make_directory(asker(request), node(parent), name, mode); }),
@@ -156,7 +169,7 @@ void on_mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
 }
 
 void on_symlink(fuse_req_t request, const char* text, fuse_ino_t parent, const char* name) {
-  const auto change = begin_change(request);
+  const auto change = begin_making(request);
   answer(request,
          gated(request,
                [=](Operations& fs) { return fs.make_symlink(asker(request), node(parent), name, text); }),
@@ -186,13 +199,10 @@ void on_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
 
 void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                const char* new_name, unsigned flags) {
-  auto& state = dispatcher_of(request).state;
-  const auto noted =
-      Channel::current().resent() ? state.unfinished(Channel::current().unique()) : std::nullopt;
-  const auto fact = noted ? *noted : dispatcher_of(request).operations.rename_fact(node(parent), name);
-  const auto change = begin_change(request, fact);
+  const auto change =
+      begin_change(request, dispatcher_of(request).operations.rename_fact(node(parent), name));
   answer_done(request, gated(request, [=](Operations& fs) {
-                return fs.rename(asker(request), node(parent), name, node(new_parent), new_name, flags, fact);
+                return fs.rename(asker(request), node(parent), name, node(new_parent), new_name, flags);
               }));
 }
 
@@ -258,14 +268,16 @@ void on_listxattr(fuse_req_t request, fuse_ino_t id, std::size_t room) {
 
 void on_setxattr(fuse_req_t request, fuse_ino_t id, const char* name, const char* value, std::size_t size,
                  int flags) {
-  const auto change = begin_change(request);
+  auto& operations = dispatcher_of(request).operations;
+  const auto change =
+      begin_change(request, flags & XATTR_CREATE ? operations.attribute_fact(node(id), name) : 0);
   answer_done(request, gated(request, [=](Operations& fs) {
                 return fs.set_extended_attribute(asker(request), node(id), name, {value, size}, flags);
               }));
 }
 
 void on_removexattr(fuse_req_t request, fuse_ino_t id, const char* name) {
-  const auto change = begin_change(request);
+  const auto change = begin_change(request, dispatcher_of(request).operations.attribute_fact(node(id), name));
   answer_done(request, gated(request, [=](Operations& fs) {
                 return fs.remove_extended_attribute(asker(request), node(id), name);
               }));
@@ -368,7 +380,7 @@ void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
 
 void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* wanted) {
   auto& self = dispatcher_of(request);
-  const auto change = begin_change(request);
+  const auto change = begin_making(request);
   answer(request,
          gated(request,
                [=](Operations& fs) {

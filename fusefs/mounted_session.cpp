@@ -15,6 +15,7 @@
 #include "fusefs/request_loop.h"
 #include "fusefs/session_mount.h"
 #include "fusefs/stale_mounts.h"
+#include "policy/fault.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -42,6 +43,14 @@ bool is_mount_point(const std::filesystem::path& path) {
   struct stat parent {};
   return ::lstat(path.c_str(), &self) != 0 ||  // a dead FUSE mount cannot even be looked at
          (::lstat(path.parent_path().c_str(), &parent) == 0 && self.st_dev != parent.st_dev);
+}
+
+/// Asked of the kernel's own memory: nobody serves the mount at this moment.
+bool is_still_mounted(const std::filesystem::path& path) {
+  struct statx status {};
+  return ::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, 0,
+                 &status) == 0 &&
+         (status.stx_attributes & STATX_ATTR_MOUNT_ROOT);
 }
 
 /// Makes the directory to mount on. It was made here, or it is empty and nothing is mounted on it.
@@ -72,12 +81,17 @@ Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point) {
     ::rmdir(mount_point.c_str());
     return fail_errno(error, "cannot mount (root with CAP_SYS_ADMIN is needed)");
   }
+  fault_point("mount.made");
   return device;
 }
 
 /// The state file of a session for one purpose: "<runtime-dir>/<id>.nodes".
+std::filesystem::path state_file(const std::filesystem::path& runtime_dir, const SessionId& id,
+                                 const char* purpose) {
+  return runtime_dir / (id.text() + "." + purpose);
+}
 std::filesystem::path state_file(const MountConfig& config, const char* purpose) {
-  return config.runtime_dir / (config.id.text() + "." + purpose);
+  return state_file(config.runtime_dir, config.id, purpose);
 }
 
 constexpr std::array kStatePurposes{"state", "nodes", "changes"};
@@ -111,6 +125,7 @@ class MountedSession final : public SessionMount {
   Result<void> run();
   void end_loop();
   void settle_after_take_over();
+  void tell_everything();
   ChangeSet cut_held();
   void invalidate(const std::vector<RelPath>& changed);
 
@@ -175,6 +190,7 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
 void MountedSession::settle_after_take_over() {
   backings_.start(device_.get(), state_.passthrough());
   nodes_.clear_open_counts();
+  fault_point("takeover.counts");
   for (const auto& file : state_.all_files()) nodes_.opened(file.node, file.flags);
   backings_.settle();
 }
@@ -220,6 +236,9 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
     if (auto loaded = (*workspace)->load_skill(skill.name, std::move(skill.directory)); !loaded)
       return fail(loaded.error());
 
+  // The former daemon may have died after it unmounted and before it could say so.
+  if (adopt && !is_still_mounted(config.mount_point))
+    return fail_errno(EUCLEAN, "it is not mounted any more");
   auto state = SessionState::open(state_file(config, "state"), adopt);
   if (!state) return fail(state.error());
   auto nodes = NodeTable::open(state_file(config, "nodes"), adopt);
@@ -242,6 +261,7 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
                                                              std::move(*workspace), std::move(*nodes),
                                                              std::move(*changes), std::move(*state), adopt));
   if (auto running = session->run(); !running) return fail(running.error());
+  if (adopt && session->state_.is_held()) session->tell_everything();
   return session;
 }
 
@@ -268,12 +288,14 @@ Result<void> MountedSession::unmount(bool force) {
     if (errno != EINVAL && errno != ENOENT) return fail_errno(errno, "cannot unmount the session");
   }
   finished_ = true;
+  fault_point("mount.gone");
   // Files that are still open and not passed through need us until they are closed, or this object goes.
   if (state_.passthrough() || state_.open_count() == 0) end_loop();
   ::rmdir(config_.mount_point.c_str());
   if (workspace_->is_materialized())
     if (auto rested = changes_.rest(); !rested) return rested;
-  for (const char* purpose : kStatePurposes) ::unlink(state_file(config_, purpose).c_str());
+  fault_point("mount.rested");
+  forget_mount(config_.runtime_dir, config_.id);
   return {};
 }
 
@@ -313,10 +335,14 @@ void MountedSession::mark_changed(const std::vector<RelPath>& paths) {
 
 class MountedSession::SessionHold final : public SessionMount::Hold {
  public:
-  explicit SessionHold(MountedSession& session) : session_(session) { session_.gate_.close(); }
+  explicit SessionHold(MountedSession& session) : session_(session) {
+    session_.gate_.close();
+    session_.state_.set_held(true);
+  }
   ~SessionHold() override {
     session_.gate_.open();
     session_.notifier_.drain();  // only now: a notice may wait for a request that was held back
+    session_.state_.set_held(false);
   }
   ChangeSet cut_changes() override { return session_.cut_held(); }
   void invalidate(const std::vector<RelPath>& changed) override { session_.invalidate(changed); }
@@ -327,6 +353,37 @@ class MountedSession::SessionHold final : public SessionMount::Hold {
 
 std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
   return std::make_unique<SessionHold>(*this);
+}
+
+/// After a daemon died in a hold: nobody knows of what the kernel was told and what not. Every name in a
+/// directory that the kernel knows may be one that it believes absent, and every one it knows may be gone.
+void MountedSession::tell_everything() {
+  std::vector<RelPath> paths;
+  for (const Node& node : nodes_.descendants(kRootNode, [](const Node& known) { return !known.dead; })) {
+    // By the directory it is known in: it may be gone itself.
+    auto parent = nodes_.find(node.parent);
+    auto name = Name::parse(node.name);
+    if (!parent || !name || !rule_of(node.zone).snapshotted) continue;
+    if (auto directory = operations_.path_of(*parent)) paths.push_back(*directory / *name);
+  }
+  std::vector<NodeId> directories;
+  for (const auto& rule : kZoneRules)
+    if (rule.snapshotted) directories.push_back(node_of(rule.zone));
+  for (const Node& node :
+       nodes_.descendants(kRootNode, [](const Node& known) { return known.is_directory(); }))
+    directories.push_back(node.id);
+  for (const NodeId id : directories) {
+    auto node = nodes_.find(id);
+    if (!node || !rule_of(node->zone).snapshotted) continue;
+    auto directory = operations_.path_of(*node);
+    if (!directory) continue;
+    auto listed = operations_.list(id, 0, [&](const ListedName& row) {
+      if (auto name = Name::parse(row.name)) paths.push_back(*directory / *name);
+      return true;
+    });
+    if (!listed) continue;  // it is gone: its own name is among the paths
+  }
+  hold()->invalidate(paths);
 }
 
 /// Called under a hold. The notices are told when it ends, before its destructor returns.
@@ -372,6 +429,10 @@ MountStatistics MountedSession::statistics() const {
 }
 
 }  // namespace
+
+void forget_mount(const std::filesystem::path& runtime_dir, const SessionId& id) {
+  for (const char* purpose : kStatePurposes) ::unlink(state_file(runtime_dir, id, purpose).c_str());
+}
 
 Result<std::unique_ptr<SessionMount>> SessionMount::mount(MountConfig config) {
   ::umask(0);  // the kernel has applied the caller's; backing files get exactly what was asked for

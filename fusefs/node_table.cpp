@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "policy/fault.h"
+
 namespace okcvm::fusefs {
 
 /// One slot of the mapping. Free slots keep `generation`, so that no number is used twice.
@@ -215,6 +217,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   row.handle = found.handle.bytes;
   place(row, found.parent, found.name);
   const NodeId id{(std::uint64_t{++row.generation} << 32) | *slot};
+  fault_point("nodes.made");
   row.id.store(id.value);
   index_insert(*slot);
   ++live_;

@@ -92,8 +92,8 @@ class Operations {
   // -- Names (operations_names.cpp)
   // --------------------------------------------------------------------------
   Result<Entry> look_up(NodeId parent, const char* name);
-  /// As look_up, where the name has just been listed in an open directory.
-  Result<Entry> look_up_in(const Directory& directory, const char* name);
+  /// As look_up, where the name has just been listed in an open directory, or made and is still `opened`.
+  Result<Entry> look_up_in(const Directory& directory, const char* name, int opened = -1);
   void forget(NodeId id, std::uint64_t count);
   /// The node that the kernel knows by this very name, if what stands there now seems to be the same inode.
   std::optional<NodeId> known_at(NodeId parent, const char* name);
@@ -108,9 +108,8 @@ class Operations {
   Result<Entry> make_link(const Request& request, NodeId id, NodeId parent, const char* name);
   Result<void> unlink(const Request& request, NodeId parent, const char* name);
   Result<void> remove_directory(const Request& request, NodeId parent, const char* name);
-  /// `fact` is what start_rename() answered before the first try.
   Result<void> rename(const Request& request, NodeId parent, const char* name, NodeId new_parent,
-                      const char* new_name, unsigned flags, std::uint64_t fact);
+                      const char* new_name, unsigned flags);
   /// What identifies the source, to be noted before a rename so that a repeated request can be recognised.
   std::uint64_t rename_fact(NodeId parent, const char* name);
   /// Puts a finished file, made by the control socket elsewhere in the same file system, under a name.
@@ -126,6 +125,9 @@ class Operations {
   Result<void> set_extended_attribute(const Request& request, NodeId id, const char* name,
                                       std::span<const char> value, int flags);
   Result<void> remove_extended_attribute(const Request& request, NodeId id, const char* name);
+  /// Whether it is there, to be noted before it is made or removed so that a repeated request can be
+  /// recognised.
+  std::uint64_t attribute_fact(NodeId id, const char* name);
   Result<struct statvfs> file_system_status();
 
   // -- Files (operations_files.cpp)
@@ -178,8 +180,11 @@ class Operations {
   void record_entry(const Directory& directory, const char* name, ChangeKind kind = ChangeKind::kEntry);
   void record_rename(const Directory& from, const char* name, const Directory& to, const char* new_name,
                      const struct stat& source, unsigned flags);
+  /// Whether a daemon that died had made what stands at a name, for this very request.
+  static bool was_made_before(const Request& request, const Directory& directory, const char* name);
   Result<void> give_to(const Request& request, const Directory& directory, const char* name, mode_t mode);
-  Result<Entry> finish_new(const Request& request, const Directory& directory, const char* name, mode_t mode);
+  Result<Entry> finish_new(const Request& request, const Directory& directory, const char* name, mode_t mode,
+                           int opened = -1);
   /// What unlink and rmdir share; unlinkat(2)'s flags.
   Result<void> remove(const Request& request, NodeId parent, const char* name, int flags,
                       std::string_view operation);
@@ -189,11 +194,18 @@ class Operations {
                     FileDescriptor held);
   Result<void> move(const Directory& from, const char* name, const Directory& to, const char* new_name,
                     unsigned flags);
+  /// What is known of an inode, and of the one it changed places with, goes with its name.
+  void name_moved(const Directory& from, const char* name, const Directory& to, const char* new_name,
+                  const struct stat& source, const struct stat* exchanged);
+  /// A daemon that died had taken this name away from whatever it stood for but `but_inode`: what is known of
+  /// that inode is brought up to date.
+  void name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode = 0);
+  bool is_last_name(std::optional<NodeId> id, const struct stat& status) const;
   void recheck_links(const Node& moved, std::optional<std::size_t> former_depth);
-  /// Whether a link with this text may stand in the directory. With several names it may come to stand
-  /// anywhere, and the kernel keeps one text for all of them: then it is judged as if it stood right in a
-  /// zone.
-  bool link_allowed(std::string_view text, const Node& directory, bool several_names);
+  /// Whether a link with this text may stand in a directory of this depth (NodeTable::depth). Without one it
+  /// is judged as if it stood right in the zone: so is a link with several names, which may come to stand
+  /// anywhere while the kernel keeps one text for all of them.
+  bool link_allowed(std::string_view text, Zone zone, std::optional<std::size_t> depth);
   Result<void> apply(const Request& request, const Node& node, int file, const SetAttributes& wanted);
   Result<std::string> name_of(const Node& node);
   Result<std::pair<Entry, Opened>> open_existing(const Request& request, const Directory& directory,

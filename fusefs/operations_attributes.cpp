@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "fusefs/operations.h"
+#include "policy/fault.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -26,6 +27,10 @@ struct ProcPath {
 bool is_allowed_attribute(std::string_view name) {
   return name.starts_with("user.");
 }
+
+// Whether an extended attribute was there before a request to make or remove it was begun.
+constexpr std::uint64_t kAttributeAbsent = 1;
+constexpr std::uint64_t kAttributePresent = 2;
 
 /// Whether a process is in a group, as its supplementary groups go (proc(5): "Groups:").
 bool is_in_group(const Request& request, gid_t gid) {
@@ -140,33 +145,41 @@ Result<void> Operations::apply(const Request& request, const Node& node, int fil
     // truncate(2) to the same size leaves the times alone, ftruncate(2) does not.
     auto writable = wanted.size_by_path ? Result<FileDescriptor>() : open_backing(node, O_WRONLY);
     if (!writable) return fail(writable.error());
-    if ((wanted.size_by_path ? ::truncate(ProcPath(file).text, *wanted.size)
-                             : ::ftruncate(writable->get(), *wanted.size)) != 0)
+    if (with_faults("backing.truncate", [&] {
+          return wanted.size_by_path ? ::truncate(ProcPath(file).text, *wanted.size)
+                                     : ::ftruncate(writable->get(), *wanted.size);
+        }) != 0)
       return fail_errno(errno);
+  }
+  std::optional<mode_t> mode = wanted.mode;
+  if (!mode && request.kill_privileges) {
+    // Judged by the group that the file has before it is given away (chown_common, linux/fs/open.c).
+    struct stat status {};
+    if (::fstat(file, &status) != 0) return fail_errno(errno);
+    if (!S_ISDIR(status.st_mode) && (status.st_mode & (S_ISUID | S_ISGID))) {
+      const mode_t kept = without_privileges(status.st_mode, status.st_gid, request);
+      if (kept != status.st_mode) mode = kept;
+    }
   }
   if (wanted.uid || wanted.gid || wanted.owner_touched) {
     const uid_t uid = wanted.uid.value_or(static_cast<uid_t>(-1));
     const gid_t gid = wanted.gid.value_or(static_cast<gid_t>(-1));
-    if (::fchownat(file, "", uid, gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
-  }
-  std::optional<mode_t> mode = wanted.mode;
-  if (!mode && request.kill_privileges) {
-    struct stat status {};
-    if (::fstat(file, &status) != 0) return fail_errno(errno);
-    const bool has_bits = S_ISREG(status.st_mode) && (status.st_mode & (S_ISUID | S_ISGID));
-    const mode_t kept =
-        has_bits ? without_privileges(status.st_mode, status.st_gid, request) : status.st_mode;
-    if (kept != status.st_mode) mode = kept;
+    if (with_faults("backing.chown",
+                    [&] { return ::fchownat(file, "", uid, gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW); }) != 0)
+      return fail_errno(errno);
   }
   if (mode) {
-    if (::chmod(ProcPath(file).text, *mode & 07777) != 0) return fail_errno(errno);
+    if (with_faults("backing.chmod", [&] { return ::chmod(ProcPath(file).text, *mode & 07777); }) != 0)
+      return fail_errno(errno);
     // Bits that a write must clear: the next open must see to that itself, not through the kernel's own path.
     if (*mode & (S_ISUID | S_ISGID)) backings_.drop_unused(node.id);
   }
   if (wanted.accessed || wanted.modified) {
     const timespec omit{0, UTIME_OMIT};
     const timespec times[2] = {wanted.accessed.value_or(omit), wanted.modified.value_or(omit)};
-    if (::utimensat(file, "", times, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
+    if (with_faults("backing.utimens",
+                    [&] { return ::utimensat(file, "", times, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW); }) != 0)
+      return fail_errno(errno);
   }
   return {};
 }
@@ -225,10 +238,16 @@ Result<void> Operations::set_extended_attribute(const Request& request, NodeId i
   auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
   if (!file) return fail(file.error());
   record(*node, ChangeKind::kAttributes);
-  if (request.may_have_run) flags &= ~XATTR_CREATE;
-  if (::setxattr(ProcPath(file->get()).text, name, value.data(), value.size(), flags) != 0)
+  if (request.may_have_run && request.noted == kAttributeAbsent) flags &= ~XATTR_CREATE;
+  if (with_faults("backing.setxattr", [&] {
+        return ::setxattr(ProcPath(file->get()).text, name, value.data(), value.size(), flags);
+      }) != 0)
     return fail_errno(errno);
   return {};
+}
+
+std::uint64_t Operations::attribute_fact(NodeId id, const char* name) {
+  return extended_attribute(id, name) ? kAttributePresent : kAttributeAbsent;
 }
 
 Result<void> Operations::remove_extended_attribute(const Request& request, NodeId id, const char* name) {
@@ -238,7 +257,10 @@ Result<void> Operations::remove_extended_attribute(const Request& request, NodeI
   auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
   if (!file) return fail(file.error());
   record(*node, ChangeKind::kAttributes);
-  if (::removexattr(ProcPath(file->get()).text, name) != 0 && !(request.may_have_run && errno == ENODATA))
+  const bool was_there = request.may_have_run && request.noted == kAttributePresent;
+  if (with_faults("backing.removexattr", [&] { return ::removexattr(ProcPath(file->get()).text, name); }) !=
+          0 &&
+      !(was_there && errno == ENODATA))
     return fail_errno(errno);
   return {};
 }

@@ -1,28 +1,31 @@
 // Changing names: create, link, remove, rename.
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
 #include <cstring>
 
+#include "fusefs/caller_identity.h"
 #include "fusefs/operations.h"
+#include "policy/fault.h"
 
 namespace okcvm::fusefs {
 namespace {
 
 constexpr mode_t kSetIdBits = S_ISUID | S_ISGID;
 
-/// A repeated request finds its own work done: that is success, not an error.
-bool was_done_before(const Request& request, int errno_value, int errno_when_done) {
-  return request.may_have_run && errno_value == errno_when_done;
-}
-
 /// Keeps the inode behind a name that is about to go: descriptors that are open on it without our knowing
 /// (O_PATH, directories) still work, and an open that has looked the name up already still finds it.
 FileDescriptor hold_inode(int directory, const char* name) {
   return FileDescriptor(::openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+}
+
+std::uint64_t inode_at(int directory, const char* name) {
+  struct stat status {};
+  return ::fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) == 0 ? status.st_ino : 0;
 }
 
 }  // namespace
@@ -54,13 +57,28 @@ Result<Operations::Place> Operations::place_for_change(NodeId parent, const char
 // -- Making
 // ---------------------------------------------------------------------------------------------------
 
+/// A repeated request finds its own work done: that is success, not an error. What stood there before the
+/// request was begun is somebody else's (the host can make files in a workdir at any time).
+bool Operations::was_made_before(const Request& request, const Directory& directory, const char* name) {
+  struct statx status {};
+  if (!request.may_have_run ||
+      ::statx(directory.file.get(), name, AT_SYMLINK_NOFOLLOW, STATX_BTIME, &status) != 0)
+    return false;
+  if (!(status.stx_mask & STATX_BTIME)) return true;
+  return static_cast<std::uint64_t>(status.stx_btime.tv_sec) * 1'000'000'000 + status.stx_btime.tv_nsec >=
+         request.noted;
+}
+
 /// The backing file was made by root; its owner is the caller, its group the directory's where that says so.
 /// A change of owner clears the set-id bits, so they are put back (chown(2)).
 Result<void> Operations::give_to(const Request& request, const Directory& directory, const char* name,
                                  mode_t mode) {
+  if (rule_of(directory.zone).changes_underneath) return {};  // it is the caller's already (as_caller)
   const gid_t gid = directory.set_group_id ? static_cast<gid_t>(-1) : request.gid;
   if (request.uid != 0 || (gid != 0 && gid != static_cast<gid_t>(-1))) {
-    if (::fchownat(directory.file.get(), name, request.uid, gid, AT_SYMLINK_NOFOLLOW) != 0)
+    if (with_faults("backing.give", [&] {
+          return ::fchownat(directory.file.get(), name, request.uid, gid, AT_SYMLINK_NOFOLLOW);
+        }) != 0)
       return fail_errno(errno);
     if ((mode & kSetIdBits) && !S_ISLNK(mode) &&
         ::fchmodat(directory.file.get(), name,
@@ -71,9 +89,9 @@ Result<void> Operations::give_to(const Request& request, const Directory& direct
 }
 
 Result<Entry> Operations::finish_new(const Request& request, const Directory& directory, const char* name,
-                                     mode_t mode) {
+                                     mode_t mode, int opened) {
   auto given = give_to(request, directory, name, mode);
-  auto entry = given ? look_up_in(directory, name) : Result<Entry>(fail(given.error()));
+  auto entry = given ? look_up_in(directory, name, opened) : Result<Entry>(fail(given.error()));
   if (!entry) ::unlinkat(directory.file.get(), name, S_ISDIR(mode) ? AT_REMOVEDIR : 0);
   if (entry && !S_ISDIR(mode)) nodes_.set_recorded(entry->id, changes_.epoch());
   return entry;
@@ -88,7 +106,9 @@ Result<Entry> Operations::make_node(const Request& request, NodeId parent, const
   auto place = place_for_change(parent, name, "mknod");
   if (!place) return fail(place.error());
   record_entry(**place, name);
-  if (::mknodat((*place)->file.get(), name, mode, device) != 0 && !was_done_before(request, errno, EEXIST))
+  const auto make = [&] { return ::mknodat((*place)->file.get(), name, mode, device); };
+  if (with_faults("backing.mknod", [&] { return as_caller(request, **place, make); }) != 0 &&
+      !(errno == EEXIST && was_made_before(request, **place, name)))
     return fail_errno(errno);
   return finish_new(request, **place, name, mode);
 }
@@ -98,7 +118,9 @@ Result<Entry> Operations::make_directory(const Request& request, NodeId parent, 
   auto place = place_for_change(parent, name, "mkdir");
   if (!place) return fail(place.error());
   record_entry(**place, name, ChangeKind::kTree);
-  if (::mkdirat((*place)->file.get(), name, mode) != 0 && !was_done_before(request, errno, EEXIST))
+  const auto make = [&] { return ::mkdirat((*place)->file.get(), name, mode); };
+  if (with_faults("backing.mkdir", [&] { return as_caller(request, **place, make); }) != 0 &&
+      !(errno == EEXIST && was_made_before(request, **place, name)))
     return fail_errno(errno);
   auto entry = finish_new(request, **place, name, mode | S_IFDIR);
   if (entry) nodes_.set_coverage(entry->id, changes_.epoch(), NodeTable::Coverage::kWhole);
@@ -110,11 +132,13 @@ Result<Entry> Operations::make_symlink(const Request& request, NodeId parent, co
   auto directory = nodes_.find(parent);
   if (!directory) return fail(directory.error());
   if (const int error = rule_of(directory->zone).write_error) return deny("symlink", parent, name, error);
-  if (!link_allowed(text, *directory, false)) return deny("symlink", parent, name, EPERM);
+  if (!link_allowed(text, directory->zone, nodes_.depth(parent))) return deny("symlink", parent, name, EPERM);
   auto place = place_for_change(parent, name, "symlink");
   if (!place) return fail(place.error());
   record_entry(**place, name);
-  if (::symlinkat(text, (*place)->file.get(), name) != 0 && !was_done_before(request, errno, EEXIST))
+  const auto make = [&] { return ::symlinkat(text, (*place)->file.get(), name); };
+  if (with_faults("backing.symlink", [&] { return as_caller(request, **place, make); }) != 0 &&
+      !(errno == EEXIST && was_made_before(request, **place, name)))
     return fail_errno(errno);
   return finish_new(request, **place, name, S_IFLNK | 0777);
 }
@@ -131,16 +155,20 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
     char text[4096];
     const ssize_t size = ::readlinkat(source->get(), "", text, sizeof text);
     if (size < 0) return fail_errno(errno);
-    if (!link_allowed({text, static_cast<std::size_t>(size)}, *directory, true))
+    if (!link_allowed({text, static_cast<std::size_t>(size)}, directory->zone, std::nullopt))
       return deny("link", parent, name, EPERM);
   }
   auto place = place_for_change(parent, name, "link");
   if (!place) return fail(place.error());
   record(*node, ChangeKind::kContent);  // from now on it may be written under a name that is not watched
   record_entry(**place, name);
-  if (::linkat(source->get(), "", (*place)->file.get(), name, AT_EMPTY_PATH) != 0 &&
-      !was_done_before(request, errno, EEXIST))
-    return fail_errno(errno);
+  if (with_faults("backing.link", [&] {
+        return ::linkat(source->get(), "", (*place)->file.get(), name, AT_EMPTY_PATH);
+      }) != 0) {
+    const bool is_made =
+        errno == EEXIST && request.may_have_run && inode_at((*place)->file.get(), name) == node->key.inode;
+    if (!is_made) return fail_errno(errno);
+  }
   return look_up_in(**place, name);
 }
 
@@ -148,25 +176,47 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
 // -------------------------------------------------------------------------------------------------
 
 void Operations::before_removal(const Directory& directory, const struct stat& status, int held) {
-  if (!S_ISREG(status.st_mode) || status.st_nlink > 1) return;
+  if (!S_ISREG(status.st_mode) || status.st_nlink > 2) return;
   const auto id = nodes_.id_of({directory.volume, status.st_ino});
-  if (!id) return;
+  if (!id || !is_last_name(id, status)) return;
   const OpenState state = nodes_.open_state(*id);
   if (state.opens && !state.backing_id) orphans_.keep(*id, directory.zone, held);
+}
+
+/// A dead daemon may have left a hidden name to a file that is not removed after all.
+bool Operations::is_last_name(std::optional<NodeId> id, const struct stat& status) const {
+  return S_ISDIR(status.st_mode) || status.st_nlink <= 1 ||
+         (status.st_nlink == 2 && id && orphans_.keeps(*id));
 }
 
 /// A name stopped standing for an inode that had `status` before.
 void Operations::name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                               FileDescriptor held) {
   const InodeKey key{directory.volume, status.st_ino};
-  const bool last = S_ISDIR(status.st_mode) || status.st_nlink <= 1;
   const auto id = nodes_.id_of(key);
+  const bool last = is_last_name(id, status);
   nodes_.unlinked(key, directory.id, name, last);
   if (!id || !last) return;
   directories_.drop(*id);
   backings_.drop_unused(*id);
   MutexLock lock(removed_mutex_);
   removed_[id->value] = std::move(held);
+}
+
+void Operations::name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode) {
+  nodes_.distrust_all();  // the inode's number may be another's by now
+  const auto stale = nodes_.descendants(directory.id, [&](const Node& node) {
+    return node.parent == directory.id && node.name == name && !node.dead && node.key.inode != but_inode;
+  });
+  for (const Node& node : stale) {
+    struct stat status {};
+    auto held = open_inode(node, O_PATH | O_NOFOLLOW);
+    if (!held || ::fstat(held->get(), &status) != 0) status.st_nlink = 0;
+    status.st_ino = node.key.inode;
+    status.st_mode = node.type;
+    status.st_nlink += 1;  // as it was before
+    name_is_gone(directory, name, status, held ? std::move(*held) : FileDescriptor());
+  }
 }
 
 Result<void> Operations::unlink(const Request& request, NodeId parent, const char* name) {
@@ -184,12 +234,15 @@ Result<void> Operations::remove(const Request& request, NodeId parent, const cha
   struct stat status {};
   FileDescriptor held = hold_inode((*place)->file.get(), name);
   if (!held || ::fstat(held.get(), &status) != 0) {
-    if (was_done_before(request, errno, ENOENT)) return {};
-    return fail_errno(errno);
+    const int error = errno;
+    if (!request.may_have_run || error != ENOENT) return fail_errno(error);
+    name_was_taken(**place, name);
+    return {};
   }
   record_entry(**place, name);
   before_removal(**place, status, held.get());
-  if (::unlinkat((*place)->file.get(), name, flags) != 0) return fail_errno(errno);
+  if (with_faults("backing.unlink", [&] { return ::unlinkat((*place)->file.get(), name, flags); }) != 0)
+    return fail_errno(errno);
   name_is_gone(**place, name, status, std::move(held));
   return {};
 }
@@ -198,14 +251,12 @@ Result<void> Operations::remove(const Request& request, NodeId parent, const cha
 // -------------------------------------------------------------------------------------------------
 
 std::uint64_t Operations::rename_fact(NodeId parent, const char* name) {
-  struct stat status {};
   auto directory = directories_.open(parent);
-  if (!directory || ::fstatat((*directory)->file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) return 0;
-  return status.st_ino;
+  return directory ? inode_at((*directory)->file.get(), name) : 0;
 }
 
 Result<void> Operations::rename(const Request& request, NodeId parent, const char* name, NodeId new_parent,
-                                const char* new_name, unsigned flags, std::uint64_t fact) {
+                                const char* new_name, unsigned flags) {
   auto from_node = nodes_.find(parent);
   auto to_node = nodes_.find(new_parent);
   if (!from_node) return fail(from_node.error());
@@ -215,9 +266,19 @@ Result<void> Operations::rename(const Request& request, NodeId parent, const cha
   if (flags & RENAME_WHITEOUT) return deny("rename", parent, name, EPERM);  // a whiteout is a device node
   auto from = directories_.open(parent);
   if (!from) return fail(from.error());
-  if (request.may_have_run && fact && rename_fact(parent, name) != fact) return {};
   auto to = place_for_change(new_parent, new_name, "rename");
   if (!to) return fail(to.error());
+  struct stat moved {};
+  if (request.may_have_run && request.noted &&
+      ::fstatat((*to)->file.get(), new_name, &moved, AT_SYMLINK_NOFOLLOW) == 0 &&
+      moved.st_ino == request.noted && inode_at((*from)->file.get(), name) != request.noted) {
+    struct stat exchanged {};
+    const bool has_exchanged = (flags & RENAME_EXCHANGE) &&
+                               ::fstatat((*from)->file.get(), name, &exchanged, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!(flags & RENAME_EXCHANGE)) name_was_taken(**to, new_name, moved.st_ino);
+    name_moved(**from, name, **to, new_name, moved, has_exchanged ? &exchanged : nullptr);
+    return {};
+  }
   return move(**from, name, **to, new_name, flags);
 }
 
@@ -230,7 +291,9 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   const bool replaces = replaced && ::fstat(replaced.get(), &target) == 0;
   record_entry(**place, name);
   if (replaces) before_removal(**place, target, replaced.get());
-  if (::renameat2(from_directory, from_name, (*place)->file.get(), name, flags) != 0)
+  if (with_faults("backing.put", [&] {
+        return ::renameat2(from_directory, from_name, (*place)->file.get(), name, flags);
+      }) != 0)
     return fail_errno(errno);
   if (replaces) name_is_gone(**place, name, target, std::move(replaced));
   return {};
@@ -244,21 +307,28 @@ Result<void> Operations::move(const Directory& from, const char* name, const Dir
   FileDescriptor replaced = hold_inode(to.file.get(), new_name);
   const bool has_target = replaced && ::fstat(replaced.get(), &target) == 0;
   const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;
-  const auto former_depth = nodes_.depth(from.id);
-  const auto target_depth = nodes_.depth(to.id);
-
   if (has_target && !same_file && !(flags & RENAME_EXCHANGE)) before_removal(to, target, replaced.get());
   if (!same_file) record_rename(from, name, to, new_name, source, flags);
-  if (::renameat2(from.file.get(), name, to.file.get(), new_name, flags) != 0) return fail_errno(errno);
+  if (with_faults("backing.rename",
+                  [&] { return ::renameat2(from.file.get(), name, to.file.get(), new_name, flags); }) != 0)
+    return fail_errno(errno);
   if (same_file) return {};  // two names of one file: rename(2) leaves both
 
   const bool exchange = flags & RENAME_EXCHANGE;
   if (has_target && !exchange) name_is_gone(to, new_name, target, std::move(replaced));
+  name_moved(from, name, to, new_name, source, exchange ? &target : nullptr);
+  return {};
+}
+
+void Operations::name_moved(const Directory& from, const char* name, const Directory& to,
+                            const char* new_name, const struct stat& source, const struct stat* exchanged) {
+  const auto former_depth = nodes_.depth(from.id);
+  const auto target_depth = nodes_.depth(to.id);
   const InodeKey source_key{from.volume, source.st_ino};
-  const InodeKey target_key{to.volume, target.st_ino};
+  const InodeKey target_key{to.volume, exchanged ? exchanged->st_ino : 0};
   nodes_.moved(source_key, to.id, to.zone, new_name);
-  if (exchange) nodes_.moved(target_key, from.id, from.zone, name);
-  if (S_ISDIR(source.st_mode) || (exchange && S_ISDIR(target.st_mode))) {
+  if (exchanged) nodes_.moved(target_key, from.id, from.zone, name);
+  if (S_ISDIR(source.st_mode) || (exchanged && S_ISDIR(exchanged->st_mode))) {
     directories_.paths_changed();
     if (from.zone != to.zone) directories_.drop_all();
   }
@@ -267,13 +337,12 @@ Result<void> Operations::move(const Directory& from, const char* name, const Dir
       if (auto node = nodes_.find(*id)) recheck_links(*node, depth);
   };
   recheck(source_key, former_depth);
-  if (exchange) {
+  if (exchanged) {
     const auto epoch = changes_.epoch();
     for (const auto& key : {source_key, target_key})
       if (const auto id = nodes_.id_of(key)) nodes_.set_coverage(*id, epoch, NodeTable::Coverage::kWhole);
     recheck(target_key, target_depth);
   }
-  return {};
 }
 
 /// The kernel keeps link texts. Where a link, or a directory with links in it, has come nearer to the root, a

@@ -5,7 +5,9 @@
 
 #include <cstring>
 
+#include "fusefs/caller_identity.h"
 #include "fusefs/operations.h"
+#include "policy/fault.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -80,12 +82,10 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags, st
     if (const int error = rule_of(node->zone).write_error)
       return deny("open", node->parent, node->name.c_str(), error);
   if (id == kMetadataNode) return Opened{};
-  if (request.may_have_run)
-    if (const auto file = state_.file_opened_by(unique))
-      return Opened{*file, nodes_.open_state(id).backing_id, false};
-
+  const auto known = request.may_have_run ? state_.file_opened_by(unique) : std::nullopt;
   if (changes) record(*node, ChangeKind::kContent);
-  auto opened = register_open(*node, {}, flags, unique);
+  auto opened = known ? Result<Opened>(Opened{*known, nodes_.open_state(id).backing_id, false})
+                      : register_open(*node, {}, flags, unique);
   if (!opened || !(flags & O_TRUNC)) return opened;
   SetAttributes truncation;
   truncation.size = 0;
@@ -118,13 +118,18 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   const Directory& directory = **place;
   record_entry(directory, name);
   constexpr int kCreate = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  FileDescriptor file(::openat(directory.file.get(), name, kCreate | O_EXCL, mode));
-  if (!file && errno == EEXIST && request.may_have_run)
-    file = FileDescriptor(::openat(directory.file.get(), name, kCreate, mode));
-  else if (!file && errno == EEXIST && !(flags & O_EXCL))
-    return open_existing(request, directory, name, flags, unique);
+  const auto make = [&] { return ::openat(directory.file.get(), name, kCreate | O_EXCL, mode); };
+  FileDescriptor file(with_faults("backing.create", [&] { return as_caller(request, directory, make); }));
+  if (!file && errno == EEXIST) {
+    if (was_made_before(request, directory, name))
+      file = FileDescriptor(::openat(directory.file.get(), name, kCreate, mode));
+    else if (flags & O_EXCL)
+      return fail_errno(EEXIST);
+    else
+      return open_existing(request, directory, name, flags, unique);
+  }
   if (!file) return fail_errno(errno);
-  auto entry = finish_new(request, directory, name, (mode & 07777) | S_IFREG);
+  auto entry = finish_new(request, directory, name, (mode & 07777) | S_IFREG, file.get());
   if (!entry) return fail(entry.error());
 
   auto node = nodes_.find(entry->id);
@@ -185,8 +190,10 @@ Result<std::size_t> Operations::write(const Request& request, NodeId id, std::sp
   if (!file) return fail(file.error());
   std::size_t done = 0;
   while (done < from.size()) {
-    const ssize_t put =
-        ::pwrite((*file)->get(), from.data() + done, from.size() - done, offset + static_cast<off_t>(done));
+    const ssize_t put = with_faults("backing.write", [&] {
+      return ::pwrite((*file)->get(), from.data() + done, from.size() - done,
+                      offset + static_cast<off_t>(done));
+    });
     if (put < 0 && errno == EINTR) continue;
     if (put < 0 && done == 0) return fail_errno(errno);
     if (put <= 0) break;
@@ -218,7 +225,8 @@ Result<void> Operations::allocate(const Request& request, NodeId id, int mode, o
   if (!node) return fail(node.error());
   auto file = data_file(*node, true);
   if (!file) return fail(file.error());
-  if (::fallocate((*file)->get(), mode, offset, length) != 0) return fail_errno(errno);
+  if (with_faults("backing.allocate", [&] { return ::fallocate((*file)->get(), mode, offset, length); }) != 0)
+    return fail_errno(errno);
   return apply(request, *node, (*file)->get(), {});
 }
 

@@ -142,9 +142,11 @@ Result<Entry> Operations::look_up(NodeId parent, const char* name) {
   return entry;
 }
 
-Result<Entry> Operations::look_up_in(const Directory& directory, const char* name) {
+Result<Entry> Operations::look_up_in(const Directory& directory, const char* name, int opened) {
   struct stat status {};
-  if (::fstatat(directory.file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
+  const int looked = opened >= 0 ? ::fstat(opened, &status)
+                                 : ::fstatat(directory.file.get(), name, &status, AT_SYMLINK_NOFOLLOW);
+  if (looked != 0) return fail_errno(errno);
   const bool shared = rule_of(directory.zone).changes_underneath;
   Node node;
   node.key = {directory.volume, status.st_ino};
@@ -159,16 +161,18 @@ Result<Entry> Operations::look_up_in(const Directory& directory, const char* nam
   const auto volume = workspace_.volume(directory.volume);
   if (!volume) return fail_errno(ESTALE);
   FileDescriptor held;
-  if (shared) {  // the host may replace the name between two calls: hold on to the file, then look at it
+  if (shared && opened < 0) {
+    // The host may replace the name between two calls: hold on to the file, then look at it.
     held = FileDescriptor(::openat(directory.file.get(), name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
     if (!held || ::fstat(held.get(), &status) != 0) return fail_errno(errno);
     node.key.inode = status.st_ino;
     node.type = status.st_mode & S_IFMT;
+    opened = held.get();
   }
   if (status.st_dev != volume->device())
     return fail_errno(EXDEV);  // a mount inside the workdir is not entered
-  auto handle = held ? volume->pin(held.get(), "", status.st_ino)
-                     : volume->pin(directory.file.get(), name, status.st_ino);
+  auto handle = opened >= 0 ? volume->pin(opened, "", status.st_ino)
+                            : volume->pin(directory.file.get(), name, status.st_ino);
   if (!handle) return fail(handle.error());
   node.handle = *handle;
   node.parent = directory.id;
@@ -208,12 +212,10 @@ std::optional<NodeId> Operations::known_at(NodeId parent, const char* name) {
 // -- Links
 // ----------------------------------------------------------------------------------------------------
 
-bool Operations::link_allowed(std::string_view text, const Node& directory, bool several_names) {
-  auto depth = nodes_.depth(directory.id);
-  if (!depth) return false;
-  const bool is_skill = directory.zone == Zone::kSkills;  // a skill may not even lead into its session
-  if (several_names) depth = std::min<std::size_t>(*depth, is_skill ? 0 : 1);
-  return link_is_contained(text, {*depth, is_skill ? std::string_view() : config_.mount_point,
+bool Operations::link_allowed(std::string_view text, Zone zone, std::optional<std::size_t> depth) {
+  const bool is_skill = zone == Zone::kSkills;  // a skill may not even lead into its session
+  const std::size_t least = is_skill ? 0 : 1;
+  return link_is_contained(text, {depth.value_or(least), is_skill ? std::string_view() : config_.mount_point,
                                   is_skill ? std::span<const std::string>() : config_.symlink_host_roots});
 }
 
@@ -227,8 +229,8 @@ Result<std::string> Operations::read_link(NodeId id) {
   const ssize_t size = ::readlinkat(link->get(), "", text.data(), text.size());
   if (size < 0 || ::fstat(link->get(), &status) != 0) return fail_errno(errno);
   std::string target(text.data(), static_cast<std::size_t>(size));
-  auto directory = nodes_.find(node->parent);
-  if (!directory || !link_allowed(target, *directory, status.st_nlink > 1))
+  const auto depth = status.st_nlink > 1 ? std::nullopt : nodes_.depth(node->parent);
+  if (!link_allowed(target, node->zone, depth))
     return deny("readlink", node->parent, node->name.c_str(), EPERM);
   return target;
 }
@@ -239,9 +241,8 @@ Result<std::string> Operations::read_link(NodeId id) {
 Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit) {
   if (id == kRootNode || id == node_of(Zone::kSkills)) return list_virtual(id, offset, visit);
   auto directory = directories_.open(id);
-  if (!directory && directory.error().errno_value == ENOENT && is_zone_directory(id))
-    return list_virtual(id, offset, visit);
-  if (!directory && directory.error().errno_value == ESTALE && nodes_.find(id)) return {};  // removed: empty
+  if (!directory && directory.error().errno_value == ENOENT)
+    return is_zone_directory(id) ? list_virtual(id, offset, visit) : Result<void>();  // removed: empty
   if (!directory) return fail(directory.error());
   const FileDescriptor listing(::openat((*directory)->file.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!listing) return fail_errno(errno);

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "policy/fault.h"
+
 namespace okcvm::fusefs {
 namespace {
 
@@ -45,6 +47,12 @@ void Orphans::keep(NodeId id, Zone zone, int file) {
   if (!folder) return;
   MutexLock lock(mutex_);
   if (::linkat(file, "", folder->get(), hidden_name(id).c_str(), AT_EMPTY_PATH) == 0) kept_.insert(id.value);
+  fault_point("orphan.kept");
+}
+
+bool Orphans::keeps(NodeId id) const {
+  MutexLock lock(mutex_);
+  return kept_.contains(id.value);
 }
 
 void Orphans::drop(NodeId id) {

@@ -20,12 +20,14 @@ class Orphans {
   /// To be called before the last name goes. `file` is open on the inode (O_PATH). Without a place for a
   /// hidden name (the workdir) nothing is kept.
   void keep(NodeId id, Zone zone, int file) EXCLUDES(mutex_);
+  /// Whether the node's inode has a hidden name, which counts among its links.
+  bool keeps(NodeId id) const EXCLUDES(mutex_);
   /// The kernel forgot the node.
   void drop(NodeId id) EXCLUDES(mutex_);
 
  private:
   Workspace& workspace_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::unordered_set<std::uint64_t> kept_ GUARDED_BY(mutex_);
 };
 

@@ -143,4 +143,8 @@ class SessionMount {
 std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_root,
                                              const std::function<bool(std::string_view name)>& is_ours);
 
+/// Removes what a daemon that is dead left of a session's mount in `runtime_dir`; there is nothing to take
+/// over then.
+void forget_mount(const std::filesystem::path& runtime_dir, const SessionId& id);
+
 }  // namespace okcvm::fusefs

@@ -3,13 +3,14 @@
 #include <bit>
 #include <cstring>
 
+#include "policy/fault.h"
+
 namespace okcvm::fusefs {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x6f6b63766d737401;  // "okcvmst", version 1
 constexpr std::size_t kOpcodes = 64;
 constexpr std::size_t kErrnos = 140;
-constexpr std::size_t kChanges = 64;
 constexpr std::size_t kMaxFiles = 1u << 20;
 
 constexpr std::array<std::string_view, kOpcodes> kOpcodeNames{
@@ -97,10 +98,11 @@ struct StateHeader {
   std::uint32_t resend;
   std::array<std::byte, SessionState::kMaxInit> init;
   std::atomic<std::uint64_t> denials;
-  std::array<ChangeRecord, kChanges> changes;
+  std::array<ChangeRecord, SessionState::kChanges> changes;
   std::array<std::atomic<std::uint64_t>, kErrnos> errors;
   std::array<OpcodeCounter, kOpcodes> counters;
   std::uint32_t next_file;
+  std::atomic<std::uint32_t> held;
 };
 
 namespace {
@@ -133,10 +135,11 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, bool 
   if (header.magic != kMagic || header.init_size == 0 || header.init_size > kMaxInit ||
       header.next_file > kMaxFiles)
     return fail_errno(EUCLEAN, "the run-time state of the session is of another version or damaged");
-  for (auto& change : header.changes)
-    if (const auto unique = change.unique.load()) {
-      state.unfinished_[unique] = change.fact;
-      change.unique.store(0);
+  // The records stay: should this daemon die before the requests come again, the next one needs them, too.
+  for (std::uint32_t slot = 0; slot < kChanges; ++slot)
+    if (const auto unique = header.changes[slot].unique.load()) {
+      state.unfinished_[unique] = {slot, header.changes[slot].fact};
+      (*state.inherited_)[slot] = true;
     }
   state.next_file_ = header.next_file;
   if (auto ready = state.region_.reserve(kFilesOffset + header.next_file * sizeof(FileRecord)); !ready)
@@ -146,9 +149,13 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, bool 
   return state;
 }
 
+SessionState::SessionState(SharedRegion region)
+    : region_(std::move(region)), inherited_(std::make_unique<std::array<std::atomic<bool>, kChanges>>()) {}
+
 SessionState::SessionState(SessionState&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
     : region_(std::move(other.region_)),
       unfinished_(std::move(other.unfinished_)),
+      inherited_(std::move(other.inherited_)),
       free_files_(std::move(other.free_files_)),
       next_file_(other.next_file_) {}
 
@@ -189,26 +196,43 @@ bool SessionState::can_resend() const {
 
 SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fact) {
   StateHeader& state = header();
-  for (std::uint32_t slot = static_cast<std::uint32_t>(unique >> 1) % kChanges;;
-       slot = (slot + 1) % kChanges) {
+  if (const auto known = unfinished_.find(unique); known != unfinished_.end()) {
+    if ((*inherited_)[known->second.slot].exchange(false)) return {this, known->second.slot};
+    fact = known->second.fact;
+  }
+  for (std::uint32_t i = 0, slot = static_cast<std::uint32_t>(unique >> 1) % kChanges;;
+       ++i, slot = (slot + 1) % kChanges) {
+    auto& record = state.changes[slot];
+    // There are more records than threads, so one is free, or it is a dead daemon's. It is claimed with an
+    // impossible number first: the fact must be there before the number that vouches for it.
     std::uint64_t free = 0;
-    // There are more records than threads, so one is always free. It is claimed with an impossible number
-    // first: the fact must be there before the number that vouches for it.
-    if (!state.changes[slot].unique.compare_exchange_strong(free, ~std::uint64_t{0})) continue;
-    state.changes[slot].fact = fact;
-    state.changes[slot].unique.store(unique);
+    const bool is_mine = record.unique.compare_exchange_strong(free, ~std::uint64_t{0}) ||
+                         (i >= kChanges && (*inherited_)[slot].exchange(false));
+    if (!is_mine) continue;
+    record.unique.store(~std::uint64_t{0});
+    record.fact = fact;
+    record.unique.store(unique);
+    fault_point("change.begun");
     return {this, slot};
   }
 }
 
 void SessionState::finish(std::uint32_t slot) {
+  fault_point("change.answered");
   header().changes[slot].unique.store(0);
+}
+
+void SessionState::set_held(bool held) {
+  header().held = held;
+}
+bool SessionState::is_held() const {
+  return header().held != 0;
 }
 
 std::optional<std::uint64_t> SessionState::unfinished(std::uint64_t unique) const {
   const auto found = unfinished_.find(unique);
   if (found == unfinished_.end()) return std::nullopt;
-  return found->second;
+  return found->second.fact;
 }
 
 // -- Open files
@@ -230,6 +254,7 @@ Result<FileId> SessionState::add_file(const OpenFile& file, std::uint64_t unique
   row.flags = file.flags;
   row.unique = unique;
   const FileId id{(std::uint64_t{++row.generation} << 32) | (slot + 1)};
+  fault_point("files.opened");
   row.id.store(id.value);
   return id;
 }
@@ -251,6 +276,7 @@ std::optional<SessionState::OpenFile> SessionState::remove_file(FileId id) {
   if (row.id.load() != id.value) return std::nullopt;
   const OpenFile file{NodeId{row.node}, row.flags};
   row.id.store(0);
+  fault_point("files.closed");
   free_files_.push_back(slot);
   return file;
 }

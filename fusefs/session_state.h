@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,6 +28,7 @@ struct StateHeader;
 class SessionState {
  public:
   static constexpr std::size_t kMaxInit = 512;
+  static constexpr std::size_t kChanges = 64;  // that can be under way at once
 
   /// EUCLEAN when `adopt` is set and what is there is not usable.
   static Result<SessionState> open(const std::filesystem::path& path, bool adopt);
@@ -55,9 +57,16 @@ class SessionState {
     SessionState* state_;
     std::uint32_t slot_;
   };
+  /// `fact` is for the next daemon, should this one die: what it needs to tell whether the change was made.
+  /// Of a request that a dead daemon had started already, that daemon's fact stays.
   Change start(std::uint64_t unique, std::uint64_t fact = 0);
   /// Whether a dead daemon had started this request, and the fact it noted.
   std::optional<std::uint64_t> unfinished(std::uint64_t unique) const;
+
+  /// The workspace may be changed behind the driver: until `held` is false again, the kernel may not have
+  /// been told.
+  void set_held(bool held);
+  bool is_held() const;
 
   // -- Open files -------------------------------------------------------------------------------------------
   struct OpenFile {
@@ -79,13 +88,19 @@ class SessionState {
   void fill(MountStatistics& statistics) const;
 
  private:
-  explicit SessionState(SharedRegion region) : region_(std::move(region)) {}
+  explicit SessionState(SharedRegion region);
   StateHeader& header() const;
   void finish(std::uint32_t slot);
 
   mutable Mutex mutex_;
   SharedRegion region_;
-  std::unordered_map<std::uint64_t, std::uint64_t> unfinished_;  // set once, at take-over
+  struct Unfinished {
+    std::uint32_t slot;
+    std::uint64_t fact;
+  };
+  std::unordered_map<std::uint64_t, Unfinished> unfinished_;  // by request; set once, at take-over
+  // Records of a dead daemon whose request has not come again. Those that were answered never will.
+  std::unique_ptr<std::array<std::atomic<bool>, kChanges>> inherited_;
   std::vector<std::uint32_t> free_files_ GUARDED_BY(mutex_);
   std::uint32_t next_file_ GUARDED_BY(mutex_) = 0;
 };

@@ -86,6 +86,7 @@ struct Request {
   gid_t gid = 0;
   pid_t pid = 0;
   bool may_have_run = false;
+  std::uint64_t noted = 0;  // then: the fact that daemon noted before it began (SessionState::start)
   bool kill_privileges =
       false;  // the kernel asks to clear set-uid and set-gid bits (FUSE_HANDLE_KILLPRIV_V2)
 };

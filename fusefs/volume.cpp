@@ -37,6 +37,13 @@ Result<FileDescriptor> open_handle(int root, const Handle& handle, int flags) {
   return file;
 }
 
+/// Another descriptor of the same file, opened anew; negative with errno set on failure.
+int reopen(int file, int flags) {
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  return ::open(path, (flags & ~O_NOFOLLOW) | O_CLOEXEC);
+}
+
 }  // namespace
 
 Volume::Volume(FileDescriptor root, bool use_handles) : root_(std::move(root)) {
@@ -49,8 +56,9 @@ Volume::Volume(FileDescriptor root, bool use_handles) : root_(std::move(root)) {
 Result<Handle> Volume::pin(int directory, const char* name, std::uint64_t inode) {
   if (uses_handles_) return kernel_handle(directory, name);
 
+  // Held by O_PATH alone: a descriptor that can write would keep leases and executions away.
   FileDescriptor file(*name ? ::openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC)
-                            : ::fcntl(directory, F_DUPFD_CLOEXEC, 0));
+                            : reopen(directory, O_PATH));
   if (!file) return fail_errno(errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return fail_errno(errno);
@@ -86,9 +94,7 @@ Result<FileDescriptor> Volume::open(const Handle& handle, int flags) const {
   }
   if (!copy) return fail_errno(errno);
   if (flags & O_PATH) return copy;
-  char path[32];
-  std::snprintf(path, sizeof path, "/proc/self/fd/%d", copy.get());
-  FileDescriptor file(::open(path, (flags & ~O_NOFOLLOW) | O_CLOEXEC));
+  FileDescriptor file(reopen(copy.get(), flags));
   if (!file) return fail_errno(errno);
   return file;
 }

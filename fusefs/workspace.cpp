@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <set>
 
+#include "policy/fault.h"
+
 namespace okcvm::fusefs {
 namespace {
 
@@ -72,7 +74,9 @@ Result<void> Workspace::materialize(Zone zone) {
   if (zone == Zone::kWorkdir || (materialized_.load() & bit)) return {};
 
   const int workspaces = anchor();
-  if (::mkdirat(workspaces, folder_name_.c_str(), kFolderMode) != 0 && errno != EEXIST)
+  if (with_faults("workspace.mkdir",
+                  [&] { return ::mkdirat(workspaces, folder_name_.c_str(), kFolderMode); }) != 0 &&
+      errno != EEXIST)
     return fail_errno(errno);
   auto folder = open_folder();
   if (!folder) return fail(folder.error());
@@ -86,7 +90,9 @@ Result<void> Workspace::materialize(Zone zone) {
     if (::fchownat(folder->get(), draft.c_str(), config_.owner_uid, config_.owner_gid, AT_SYMLINK_NOFOLLOW) !=
         0)
       return fail_errno(errno);
-    if (::renameat2(folder->get(), draft.c_str(), folder->get(), name.c_str(), RENAME_NOREPLACE) != 0)
+    if (with_faults("workspace.rename", [&] {
+          return ::renameat2(folder->get(), draft.c_str(), folder->get(), name.c_str(), RENAME_NOREPLACE);
+        }) != 0)
       return fail_errno(errno);
   }
   materialized_.fetch_or(bit);

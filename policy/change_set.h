@@ -39,6 +39,9 @@ struct ChangeSet {
   std::vector<RelPath> in_flight;
   /// Position in the record up to which this set reaches; given back when it is retired.
   std::uint64_t end = 0;
+  /// Which gap `rescan` is about, 0 for none: a later one has another number. What is changed after a cut is
+  /// recorded although the record has a gap, so that only a new gap asks for another comparison.
+  std::uint64_t lost_at = 0;
 
   bool empty() const { return !rescan && changes.empty(); }
 };

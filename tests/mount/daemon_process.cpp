@@ -1,9 +1,14 @@
 #include "tests/mount/daemon_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <array>
+
+#include "policy/fault.h"
 
 namespace okcvm::test {
 namespace {
@@ -17,6 +22,7 @@ std::string answer(fusefs::SessionMount& driver, const std::string& question) {
   if (question.starts_with("count "))
     for (const auto& operation : statistics.operations)
       if (operation.name == question.substr(6)) return std::to_string(operation.count);
+  if (question == "forget changes") driver.retire_changes(driver.cut_changes());
   if (question.starts_with("changed ")) {
     const auto changes = driver.cut_changes();
     for (const auto& change : changes.changes)
@@ -40,14 +46,19 @@ int serve(ChildProcess& self, SessionPlace& place, bool fresh, FileDescriptor de
       self.send("abandoned");
       ::_exit(0);
     }
+    fault_point("asked");  // waits for a thread that is about to die at a point of its own
     self.send(answer(**driver, question));
   }
   return 0;
 }
 
+FileDescriptor handle_of(pid_t pid) {
+  return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
 /// A duplicate of another process's descriptor.
 FileDescriptor descriptor_of(pid_t pid, int number) {
-  const FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  const FileDescriptor process = handle_of(pid);
   return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), number, 0)));
 }
 
@@ -55,6 +66,7 @@ FileDescriptor descriptor_of(pid_t pid, int number) {
 
 bool DaemonProcess::start(bool fresh) {
   process_ = std::make_unique<ChildProcess>([&](ChildProcess& self) {
+    fault_reset();
     FileDescriptor device;
     if (!fresh) device = FileDescriptor(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 3));
     return serve(self, place_, fresh, std::move(device));
@@ -79,6 +91,24 @@ bool DaemonProcess::take_over() {
 void DaemonProcess::kill() {
   process_->kill(SIGKILL);
   process_->join();
+}
+
+int DaemonProcess::serve_until_end_of(pid_t other) {
+  constexpr int kMostDeaths = 50;
+  const FileDescriptor client = handle_of(other);
+  for (int takeovers = 0; takeovers < kMostDeaths;) {
+    const FileDescriptor server = handle_of(process_->pid());
+    std::array waiting{pollfd{client.get(), POLLIN, 0}, pollfd{server.get(), POLLIN, 0}};
+    ::poll(waiting.data(), waiting.size(), -1);
+    if (waiting[1].revents) {
+      process_->join();
+      ++takeovers;
+      while (!take_over() && takeovers < kMostDeaths) ++takeovers;  // it may die at once
+      continue;
+    }
+    return takeovers;
+  }
+  return kMostDeaths;
 }
 
 void DaemonProcess::abandon() {

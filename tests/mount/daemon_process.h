@@ -20,6 +20,8 @@ class DaemonProcess final {
   /// Takes the live mount over in a new process.
   bool take_over();
   void kill();
+  /// Waits for the end of a process that dies by itself.
+  void reap() { process_->join(); }
   void kill_and_take_over() {
     kill();
     if (!take_over()) failure_ = "take_over: " + failure_;
@@ -27,8 +29,12 @@ class DaemonProcess final {
   /// Ends serving without a kill: the mount is left to the next process.
   void abandon();
 
-  /// What the process answers: "open files", "nodes", "count NAME", "changed PATH", "passthrough",
-  /// "survives".
+  /// Until the child `other` of this process ends (it is not reaped), takes the mount over again whenever the
+  /// serving process dies. Answers how often that was.
+  int serve_until_end_of(pid_t other);
+
+  /// What the process answers: "open files", "nodes", "count NAME", "changed PATH", "forget changes",
+  /// "passthrough", "survives".
   std::string ask(const std::string& question);
   const std::string& why() const { return failure_; }
 

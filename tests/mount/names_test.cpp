@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 
 #include "tests/support/manifest.h"
@@ -43,9 +44,10 @@ TEST_F(Names, OverlongNamesAnswerAsNative) {
           << ANSWER_OF(::symlink("a", name.c_str())) << ANSWER_OF(::rename(here.c_str(), name.c_str()))
           << ANSWER_OF(::rmdir(name.c_str())) << "\n";
     }
-    const std::string long_text(4095, 't');
+    const std::string long_text(4095, 't');  // more than some file systems take
+    std::array<char, 5000> text{};
     log << ANSWER_OF(::symlink(long_text.c_str(), (here / "long").c_str()))
-        << link_text(here / "long").size();
+        << ::readlink((here / "long").c_str(), text.data(), text.size());
   });
 }
 

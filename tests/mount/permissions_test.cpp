@@ -243,5 +243,28 @@ TEST_F(Permissions, AnOpenFileKeepsItsRights) {
   });
 }
 
+// Whether the bit stays depends on the group that the file had, not on the one that it gets, and pipes count
+// too.
+TEST_F(Permissions, GivingAFileToAnotherGroupClearsSetGroupIdAsNativeDoes) {
+  expect_as_native([](const fs::path& here, std::ostream& log) {
+    const User member{kAlice.uid, kAlice.gid, {kBob.gid}};
+    write(here / "file", "x");
+    EXPECT_OK(::mkfifo((here / "pipe").c_str(), 0644));
+    for (const char* name : {"file", "pipe"}) {
+      for (const gid_t from : {gid_t{0}, kAlice.gid, kBob.gid}) {
+        for (const gid_t to : {kAlice.gid, kBob.gid, static_cast<gid_t>(-1)}) {
+          for (const mode_t mode : {02644u, 02654u, 04644u, 06755u}) {
+            const auto path = here / name;
+            EXPECT_OK(::chown(path.c_str(), member.uid, from));
+            EXPECT_OK(::chmod(path.c_str(), mode));
+            as_user(member, [&] { log << ANSWER_OF(::chown(path.c_str(), member.uid, to)); });
+            log << mode_of(path) << " " << stat_of(path).st_gid << "\n";
+          }
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace okcvm::test

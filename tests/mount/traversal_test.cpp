@@ -214,5 +214,15 @@ TEST_F(Traversal, NoPathLeadsAboveTheMount) {
   EXPECT_EQ(root.st_ino, by_zone.st_ino);
 }
 
+// The name that it was made under last went, with its directory; the one that is left must not depend on it.
+TEST_F(Traversal, ALinkOutlivesTheDirectoryOfItsOtherName) {
+  EXPECT_OK(::symlink("target", (outputs() / "link").c_str()));
+  EXPECT_OK(::mkdir((outputs() / "d").c_str(), 0755));
+  EXPECT_OK(::link((outputs() / "link").c_str(), (outputs() / "d/other").c_str()));
+  EXPECT_OK(::unlink((outputs() / "d/other").c_str()));
+  EXPECT_OK(::rmdir((outputs() / "d").c_str()));
+  EXPECT_EQ(fs::read_symlink(outputs() / "link"), "target");
+}
+
 }  // namespace
 }  // namespace okcvm::test

@@ -1,11 +1,14 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
+#include <functional>
 
 #include "tests/support/mounted_session.h"
 
@@ -14,6 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 using Zones = MountedSession;
 
@@ -238,6 +242,56 @@ TEST_F(BoundWorkdir, TakesPipesButNoDevicesAndStays) {
   EXPECT_OK(::mkfifo((mount() / "workdir/pipe").c_str(), 0644));
   EXPECT_ERRNO(EROFS, ::rename((mount() / "workdir").c_str(), (mount() / "w").c_str()));
   EXPECT_ERRNO(EROFS, ::rmdir((mount() / "workdir").c_str()));
+}
+
+/// The names in a folder whose owner, mode or times changed while `body` ran.
+std::vector<std::string> attribute_changes(const fs::path& folder, const std::function<void()>& body) {
+  const FileDescriptor watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  EXPECT_OK(::inotify_add_watch(watch.get(), folder.c_str(), IN_ATTRIB | IN_ONLYDIR));
+  body();
+  std::vector<std::string> names;
+  alignas(inotify_event) std::array<char, 16 * 1024> events{};
+  const ssize_t size = ::read(watch.get(), events.data(), events.size());
+  for (ssize_t at = 0; at < size;) {
+    const auto* event = reinterpret_cast<const inotify_event*>(events.data() + at);
+    names.emplace_back(event->len ? event->name : "");
+    at += static_cast<ssize_t>(sizeof *event + event->len);
+  }
+  return names;
+}
+
+// Given away later, by name, another file that was moved there meanwhile would change hands.
+TEST_F(BoundWorkdir, WhatIsMadeIsTheCallersFromTheFirstMoment) {
+  const auto project = host_ / "project";
+  EXPECT_OK(::chmod(host_.path().c_str(), 0755));
+  EXPECT_OK(::chmod(project.c_str(), 02777));
+  EXPECT_OK(::chown(project.c_str(), 0, kBob.gid));
+  const auto changed = attribute_changes(project, [&] {
+    as_user(kAlice, [&] {
+      const auto here = mount() / "workdir";
+      ::close(::open((here / "file").c_str(), O_CREAT | O_EXCL | O_WRONLY, 0640));
+      EXPECT_OK(::mkdir((here / "directory").c_str(), 0750));
+      EXPECT_OK(::symlink("file", (here / "link").c_str()));
+      EXPECT_OK(::mkfifo((here / "pipe").c_str(), 0600));
+    });
+  });
+  EXPECT_THAT(changed, IsEmpty());
+  for (const char* name : {"file", "directory", "link", "pipe"}) {
+    EXPECT_EQ(stat_of(project / name).st_uid, kAlice.uid) << name;
+    EXPECT_EQ(stat_of(project / name).st_gid, kBob.gid) << name;
+  }
+  EXPECT_EQ(mode_of(project / "file"), 0640u);
+  EXPECT_EQ(mode_of(project / "directory"), 02750u);
+}
+
+TEST_F(BoundWorkdir, AGroupThatOnlyTheCallerIsInIsEnough) {
+  const auto project = host_ / "project";
+  EXPECT_OK(::chmod(host_.path().c_str(), 0755));
+  EXPECT_OK(::chown(project.c_str(), 0, kBob.gid));
+  EXPECT_OK(::chmod(project.c_str(), 0770));
+  as_user({kAlice.uid, kAlice.gid, {kBob.gid}}, [&] { write(mount() / "workdir/file", "x"); });
+  EXPECT_EQ(stat_of(project / "file").st_uid, kAlice.uid);
+  EXPECT_EQ(stat_of(project / "file").st_gid, kAlice.gid);
 }
 
 TEST_F(Zones, DenialsAreReported) {

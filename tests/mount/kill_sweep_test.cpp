@@ -1,0 +1,367 @@
+// The driver dies at every one of its fault points while a program makes one call; a replacement takes the
+// mount over. The program must see what it would see on a plain directory, and so must whoever looks
+// afterwards.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <ostream>
+
+#include "tests/mount/daemon_process.h"
+#include "tests/support/manifest.h"
+#include "tests/support/mounted_session.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::IsEmpty;
+
+std::string answer_of_open(const fs::path& path, int flags, mode_t mode = 0644) {
+  const FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC, mode));
+  return errno_name(file ? 0 : errno);
+}
+
+struct Call {
+  const char* name;
+  /// Commands that make what the call works on, in a directory that everybody may write to.
+  const char* prepare;
+  /// Makes the call and says what it answered and what the program saw.
+  std::string (*make)(const fs::path& here);
+  /// What the record of changes must name, below that directory; "" for nothing.
+  const char* changed;
+  User user = {};
+};
+
+std::string create(const fs::path& here) {
+  const FileDescriptor file(::open((here / "new").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0640));
+  if (!file) return errno_name(errno);
+  auto seen = ANSWER_OF(::write(file.get(), "x", 1));
+  return seen += std::to_string(stat_of(file).st_size);
+}
+
+std::string create_alone(const fs::path& here) {
+  const auto path = here / "new";
+  const auto first = answer_of_open(path, O_CREAT | O_EXCL | O_RDWR, 0600);
+  return first + answer_of_open(path, O_CREAT | O_EXCL | O_RDWR, 0600);
+}
+
+std::string unlink_open(const fs::path& here) {
+  const FileDescriptor file(::open((here / "file").c_str(), O_RDWR | O_CLOEXEC));
+  auto seen = ANSWER_OF(::unlink((here / "file").c_str()));
+  seen += ANSWER_OF(::write(file.get(), "more", 4));
+  seen += read(file);
+  return seen += std::to_string(stat_of(file).st_nlink);
+}
+
+std::string rename_as(const fs::path& here, const char* from, const char* to, unsigned flags) {
+  return ANSWER_OF(::renameat2(AT_FDCWD, (here / from).c_str(), AT_FDCWD, (here / to).c_str(), flags));
+}
+
+std::string replace_open(const fs::path& here) {
+  const FileDescriptor replaced(::open((here / "target").c_str(), O_RDWR | O_CLOEXEC));
+  auto seen = rename_as(here, "file", "target", 0);
+  seen += read(replaced);
+  seen += std::to_string(stat_of(replaced).st_nlink);
+  return seen += read(here / "target");
+}
+
+std::string append_records(const fs::path& here) {
+  const FileDescriptor file(::open((here / "file").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  std::string seen;
+  for (const char* record : {"one\n", "two\n", "three\n"})
+    seen += ANSWER_OF(::write(file.get(), record, std::strlen(record)));
+  return seen + std::to_string(stat_of(file).st_size);
+}
+
+std::string set_times(const fs::path& here) {
+  const timespec times[] = {{1'000'000'001, 1}, {1'000'000'002, 2}};
+  const auto set = ANSWER_OF(::utimensat(AT_FDCWD, (here / "file").c_str(), times, 0));
+  const auto status = stat_of(here / "file");
+  return set + std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
+}
+
+std::string set_attribute(const fs::path& here, const char* name, int flags) {
+  return ANSWER_OF(::setxattr((here / "file").c_str(), name, "new", 3, flags));
+}
+
+std::string truncate_by_open(const fs::path& here) {
+  const FileDescriptor file(::open((here / "file").c_str(), O_RDWR | O_TRUNC | O_CLOEXEC));
+  auto seen = std::to_string(stat_of(file).st_size);
+  return seen += ANSWER_OF(::write(file.get(), "y", 1));
+}
+
+std::string locks(const fs::path& here) {
+  const auto path = here / "file";
+  const FileDescriptor one(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const FileDescriptor two(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  struct flock range {};
+  range.l_type = F_WRLCK;
+  range.l_len = 4;
+  std::string seen = ANSWER_OF(::flock(one.get(), LOCK_EX));
+  seen += ANSWER_OF(::flock(two.get(), LOCK_EX | LOCK_NB));
+  seen += ANSWER_OF(::fcntl(one.get(), F_OFD_SETLK, &range));
+  return seen += ANSWER_OF(::fcntl(two.get(), F_OFD_SETLK, &range));
+}
+
+/// What is below a directory that was moved knows its new place: a change there is recorded under it.
+std::string rename_and_use(const fs::path& here) {
+  auto seen = rename_as(here, "dir", "moved", 0);
+  const FileDescriptor file(::open((here / "moved/below").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  seen += ANSWER_OF(::write(file.get(), "x", 1));
+  return seen += ANSWER_OF(::mkdir((here / "moved/d").c_str(), 0755));
+}
+
+const Call kCalls[] = {
+    {"create", ":", create, "new"},
+    {"create in a set-group-id directory", "chmod 2777 .; chgrp 12345 .", create, "new", kBob},
+    {"create with O_EXCL", ":", create_alone, "new", kAlice},
+    {"mkdir", ":", [](const fs::path& here) { return ANSWER_OF(::mkdir((here / "new").c_str(), 01777)); },
+     "new", kAlice},
+    {"mknod", ":",
+     [](const fs::path& here) { return ANSWER_OF(::mknod((here / "new").c_str(), S_IFIFO | 0600, 0)); },
+     "new", kAlice},
+    {"symlink", ":",
+     [](const fs::path& here) { return ANSWER_OF(::symlink("somewhere", (here / "new").c_str())); }, "new",
+     kAlice},
+    {"link", "echo x > file",
+     [](const fs::path& here) { return ANSWER_OF(::link((here / "file").c_str(), (here / "new").c_str())); },
+     "new"},
+    {"unlink", "echo x > file",
+     [](const fs::path& here) { return ANSWER_OF(::unlink((here / "file").c_str())); }, "file"},
+    {"unlink of one of two names", "echo x > file; ln file other",
+     [](const fs::path& here) { return ANSWER_OF(::unlink((here / "file").c_str())); }, "file"},
+    {"unlink while open", "echo content > file", unlink_open, "file"},
+    {"rmdir", "mkdir dir", [](const fs::path& here) { return ANSWER_OF(::rmdir((here / "dir").c_str())); },
+     "dir"},
+    {"rmdir of a full directory", "mkdir dir; touch dir/file",
+     [](const fs::path& here) { return ANSWER_OF(::rmdir((here / "dir").c_str())); }, ""},
+    {"rename", "echo x > file", [](const fs::path& here) { return rename_as(here, "file", "new", 0); },
+     "file"},
+    {"rename of a file, and then a change of it", "echo x > file",
+     [](const fs::path& here) {
+       auto seen = rename_as(here, "file", "new", 0);
+       return seen += ANSWER_OF(::chmod((here / "new").c_str(), 0600));
+     },
+     "new"},
+    {"rename to another directory", "echo x > file; mkdir dir",
+     [](const fs::path& here) { return rename_as(here, "file", "dir/new", 0); }, "file"},
+    {"rename of a directory, and then changes in it", "mkdir dir; echo x > dir/below", rename_and_use,
+     "moved/below"},
+    {"rename that replaces", "echo x > file; echo y > target",
+     [](const fs::path& here) { return rename_as(here, "file", "target", 0); }, "file"},
+    {"rename that replaces an open file", "echo x > file; echo replaced > target", replace_open, "file"},
+    {"rename without replacing", "echo x > file",
+     [](const fs::path& here) { return rename_as(here, "file", "new", RENAME_NOREPLACE); }, "file"},
+    {"exchange", "echo x > file; mkdir dir; echo y > dir/below",
+     [](const fs::path& here) {
+       auto seen = rename_as(here, "file", "dir", RENAME_EXCHANGE);
+       return seen += ANSWER_OF(::rmdir((here / "file").c_str()));
+     },
+     "dir"},
+    {"chmod", "echo x > file",
+     [](const fs::path& here) { return ANSWER_OF(::chmod((here / "file").c_str(), 0604)); }, "file"},
+    {"chown that clears set-id bits", "echo x > file; chmod 6755 file",
+     [](const fs::path& here) { return ANSWER_OF(::chown((here / "file").c_str(), 7, 8)); }, "file"},
+    {"truncate", "echo content > file",
+     [](const fs::path& here) { return ANSWER_OF(::truncate((here / "file").c_str(), 3)); }, "file"},
+    {"utimens", "echo x > file", set_times, "file"},
+    {"setxattr", "echo x > file", [](const fs::path& here) { return set_attribute(here, "user.name", 0); },
+     "file"},
+    {"setxattr that must make", "echo x > file",
+     [](const fs::path& here) { return set_attribute(here, "user.name", XATTR_CREATE); }, "file"},
+    {"setxattr that must make what is there", "echo x > file; setfattr -n user.name -v old file",
+     [](const fs::path& here) { return set_attribute(here, "user.name", XATTR_CREATE); }, ""},
+    {"setxattr that must replace", "echo x > file; setfattr -n user.name -v old file",
+     [](const fs::path& here) { return set_attribute(here, "user.name", XATTR_REPLACE); }, "file"},
+    {"removexattr", "echo x > file; setfattr -n user.name -v old file",
+     [](const fs::path& here) { return ANSWER_OF(::removexattr((here / "file").c_str(), "user.name")); },
+     "file"},
+    {"removexattr of nothing", "echo x > file",
+     [](const fs::path& here) { return ANSWER_OF(::removexattr((here / "file").c_str(), "user.name")); }, ""},
+    {"append", "echo first > file", append_records, "file"},
+    {"write that clears set-id bits", "echo x > file; chmod 6777 file; chown 54322 file; chmod 6777 file",
+     append_records, "file", kBob},
+    {"open", "echo content > file", [](const fs::path& here) { return read(here / "file"); }, ""},
+    {"open that truncates", "echo content > file", truncate_by_open, "file"},
+    {"allocate", "echo content > file",
+     [](const fs::path& here) {
+       const FileDescriptor file(::open((here / "file").c_str(), O_RDWR | O_CLOEXEC));
+       auto seen = ANSWER_OF(::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1, 3));
+       return seen += std::to_string(stat_of(file).st_size);
+     },
+     "file"},
+    {"locks", "echo content > file", locks, ""},
+};
+
+std::ostream& operator<<(std::ostream& out, const Call& call) {
+  return out << call.name;
+}
+
+class Sweep : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_no_mounts(); !reason.empty()) GTEST_SKIP() << reason;
+    Watchdog::instance().expect_progress(Watchdog::usual_limit());
+    start();
+    if (daemon_->ask("survives") != "yes") GTEST_SKIP() << "this kernel cannot resend requests";
+  }
+  void TearDown() override {
+    daemon_.reset();
+    place_.reset();
+    ::unsetenv("OKCVM_FAULT");
+    Watchdog::instance().rest();
+  }
+
+  void start() {
+    daemon_.reset();
+    place_ = std::make_unique<SessionPlace>();
+    ::setenv("OKCVM_FAULT", ("file:" + fault().string()).c_str(), 1);
+    daemon_ = std::make_unique<DaemonProcess>(*place_);
+    ASSERT_TRUE(daemon_->mount()) << daemon_->why();
+  }
+
+  fs::path fault() const { return place_->scratch() / "fault"; }
+  fs::path outputs() const { return place_->outputs(); }
+
+  /// Makes `call` in a process of its own, in a directory.
+  std::string make(const Call& call, const fs::path& here) {
+    ChildProcess client([&](ChildProcess& self) {
+      self.send(become(call.user) ? call.make(here) : "nobody");
+      return 0;
+    });
+    takeovers_ += daemon_->serve_until_end_of(client.pid());
+    const auto seen = client.receive();
+    EXPECT_EQ(client.join(), 0);
+    return seen;
+  }
+
+  void arm(const std::string& faults) {
+    takeovers_ = 0;
+    write(place_->scratch() / "draft", faults);
+    fs::rename(place_->scratch() / "draft", fault());
+  }
+  /// A program's end is followed by requests of its own, in which the daemon may die as well.
+  void disarm() {
+    for (bool is_alive = false;
+         !is_alive || fs::exists(fault());) {  // what dies just now writes the file again
+      fs::remove(fault());
+      is_alive = !daemon_->ask("nodes").empty();
+      if (is_alive) continue;
+      ++takeovers_;
+      daemon_->reap();
+      if (daemon_->take_over()) continue;
+      ASSERT_LT(takeovers_, 100) << daemon_->why();
+    }
+  }
+
+  static void prepare(const Call& call, const fs::path& here) {
+    ASSERT_OK(::mkdir(here.c_str(), 0777));
+    ASSERT_OK(::chmod(here.c_str(), 0777));
+    ASSERT_EQ(run_script(call.prepare, here).output, "");
+  }
+
+  /// Makes the call while deaths happen as `faults` says. Answers whether any did.
+  bool dies(const Call& call, const std::string& faults, const std::string& where) {
+    prepare(call, outputs() / where);
+    prepare(call, place_->plain() / where);
+    daemon_->ask("forget changes");
+    arm(faults);
+    const auto seen = make(call, outputs() / where);
+    disarm();
+    EXPECT_EQ(seen, make(call, place_->plain() / where));
+    ManifestScope scope;
+    scope.times = false;
+    EXPECT_THAT(differences(manifest_of(place_->plain() / where), manifest_of(outputs() / where), scope),
+                IsEmpty());
+    EXPECT_THAT(differences(manifest_of(outputs() / where),
+                            manifest_of(place_->workspace() / "outputs" / where), scope),
+                IsEmpty());
+    if (*call.changed) {
+      EXPECT_EQ(daemon_->ask("changed outputs/" + where + "/" + call.changed), "yes");
+    }
+    return takeovers_ > 0;
+  }
+
+  std::unique_ptr<SessionPlace> place_;
+  std::unique_ptr<DaemonProcess> daemon_;
+  int takeovers_ = 0;
+};
+
+class KillSweep : public Sweep, public ::testing::WithParamInterface<Call> {};
+
+TEST_P(KillSweep, EachCallIsCarriedOutExactlyOnce) {
+  const auto& call = GetParam();
+  int deaths = 0;
+  for (int n = 1;; ++n) {
+    const auto point = std::to_string(n);
+    SCOPED_TRACE("death at point " + point);
+    const bool died = dies(call, "kill:" + point, "at" + point);
+    if (HasFailure() || !died) break;
+    ++deaths;
+    ASSERT_LT(n, 100);
+  }
+  EXPECT_GT(deaths, 0);
+}
+
+/// The daemon that takes over dies as well, and so does the next.
+TEST_P(KillSweep, AlsoIfTheNextDaemonsDieToo) {
+  const auto& call = GetParam();
+  for (int n = 1;; ++n) {
+    const auto point = std::to_string(n);
+    bool died = false;
+    for (const char* next : {"1", "2", "4"}) {
+      SCOPED_TRACE("deaths at points " + point + " and " + next);
+      died = dies(call, "kill:" + point + "\nkill:" + next + "\nkill:2", "at" + point + "and" + next);
+      if (HasFailure()) return;
+    }
+    if (!died) break;
+    ASSERT_LT(n, 100);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, KillSweep, ::testing::ValuesIn(kCalls), [](const auto& row) {
+  std::string name;
+  for (const char c : std::string_view(row.param.name))
+    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+});
+
+using FirstWrite = Sweep;
+
+TEST_F(FirstWrite, MakesItsFoldersAllTheSame) {
+  for (int n = 1;; ++n) {
+    SCOPED_TRACE("death at point " + std::to_string(n));
+    start();
+    arm("kill:" + std::to_string(n));
+    const Call call{
+        "", "", [](const fs::path& here) { return answer_of_open(here / "first", O_CREAT | O_WRONLY); }, ""};
+    EXPECT_EQ(make(call, outputs()), "ok");
+    disarm();
+    EXPECT_THAT(list(place_->workspace()), ::testing::ElementsAre("outputs"));
+    EXPECT_THAT(list(outputs()), ::testing::ElementsAre("first"));
+    EXPECT_EQ(daemon_->ask("changed outputs/first"), "yes");
+    if (HasFailure() || takeovers_ == 0) break;
+    ASSERT_LT(n, 100);
+  }
+}
+
+TEST_F(FirstWrite, ThatFailsLeavesNothingHalf) {
+  for (const char* failing : {"backing.give", "backing.mkdir"}) {
+    arm(std::string("errno:") + failing + ":0:ENOSPC");
+    const auto made = outputs() / failing;
+    const Call call{"", "", [](const fs::path& here) { return ANSWER_OF(::mkdir(here.c_str(), 0755)); }, ""};
+    EXPECT_EQ(make(call, made), std::string_view(failing) == "backing.mkdir" ? "ENOSPC" : "ok");
+    disarm();
+  }
+  EXPECT_THAT(list(outputs()), ::testing::ElementsAre("backing.give"));
+}
+
+}  // namespace
+}  // namespace okcvm::test

@@ -1,0 +1,218 @@
+// okcvmd dies at every point of an operation on a session: in the registry, the mount, the snapshot store.
+// Its keeper starts the next one. Then the operation is done or not done at all, and nothing is left of what
+// is not.
+
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include "tests/soak/kept_daemon.h"
+#include "tests/support/expect.h"
+#include "tests/support/file_io.h"
+#include "tests/support/scratch.h"
+#include "tests/support/session.h"
+#include "tests/support/watchdog.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::IsEmpty;
+
+constexpr std::chrono::seconds kLimit{30};
+
+class SessionSweep : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_no_mounts(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+  void TearDown() override {
+    daemon_.reset();
+    top_.reset();
+    ::unsetenv("OKCVM_FAULT");
+    Watchdog::instance().rest();
+  }
+
+  using Arguments = std::vector<std::string>;
+
+  CommandResult ask(const Arguments& arguments) { return daemon_->command(arguments, kLimit); }
+  void must(const Arguments& arguments) {
+    const auto result = ask(arguments);
+    EXPECT_EQ(result.exit_code, 0) << arguments[0] << ": " << result.output;
+  }
+  fs::path outputs(const std::string& id) const { return daemon_->mount_of(id) / "outputs"; }
+
+  bool is_listed(const std::string& id) {
+    return ask({"list", "--json"}).output.find('"' + id + '"') != std::string::npos;
+  }
+  /// Wholly there, mounted and in working order, or not at all with nothing left. Answers which.
+  bool is_whole(const std::string& id) {
+    const bool listed = is_listed(id);
+    if (listed) {
+      EXPECT_NE(read(daemon_->mount_of(id) / ".metadata.json").find(id), std::string::npos);
+      write(outputs(id) / "works", "yes");
+      EXPECT_EQ(read(*top_ / "state/workspaces" / id / "outputs/works"), "yes");
+      must({"snapshot", id});
+      must({"verify", id});
+    } else {
+      for (const auto& left : {"state/workspaces/" + id, "state/snapshots/" + id + ".git",
+                               "state/changes/" + id, "mnt/okcvm-" + id})
+        EXPECT_FALSE(there_is(*top_ / left)) << left;
+      for (const auto& name : list(*top_ / "run/sessions")) EXPECT_FALSE(name.starts_with(id + ".")) << name;
+    }
+    EXPECT_THAT(list(*top_ / "state/discarded"), IsEmpty());
+    return listed;
+  }
+
+  /// Prepares, runs the command in which the daemon dies at its Nth point, and looks, for every N there is.
+  void sweep(const std::function<void()>& prepare, const Arguments& command,
+             const std::function<void(bool done)>& look) {
+    for (int n = 1;; ++n) {
+      SCOPED_TRACE("death at point " + std::to_string(n));
+      Watchdog::instance().expect_progress(Watchdog::usual_limit());
+      daemon_.reset();
+      top_ = std::make_unique<ScratchDirectory>("sweep");
+      Watchdog::instance().guard(top_->path());
+      ::setenv("OKCVM_FAULT", ("file:" + (*top_ / "fault").string()).c_str(), 1);
+      fs::create_directories(*top_ / "state/skills/tool");
+      write(*top_ / "state/skills/tool/SKILL.md", "how to");
+      daemon_ = std::make_unique<soak::KeptDaemon>(top_->path(), Arguments{});
+      prepare();
+      const pid_t before = daemon_->daemon();
+      write(*top_ / "draft", "kill:" + std::to_string(n));
+      fs::rename(*top_ / "draft", *top_ / "fault");
+      auto filled_in = command;
+      for (auto& argument : filled_in)
+        if (argument == kSnapshot) argument = snapshot_;
+      const bool done = ask(filled_in).exit_code == 0;
+      fs::remove(*top_ / "fault");
+      must({"status"});  // answered by the next daemon
+      look(done);
+      const bool died = daemon_->daemon() != before;
+      daemon_->stop();
+      EXPECT_THAT(list(*top_ / "mnt"), IsEmpty());
+      if (HasFailure() || !died) break;
+      ASSERT_LT(n, 200);
+    }
+  }
+
+  static constexpr const char* kSnapshot = "SNAPSHOT";
+  std::string snapshot_;  // what kSnapshot stands for
+  std::unique_ptr<ScratchDirectory> top_;
+  std::unique_ptr<soak::KeptDaemon> daemon_;
+};
+
+TEST_F(SessionSweep, ACreationIsDoneOrNot) {
+  sweep([] {}, {"create", "--id", "s", "--skill", "tool"},
+        [&](bool done) {
+          const bool is_there = is_whole("s");
+          EXPECT_TRUE(is_there || !done);
+          if (is_there) {
+            EXPECT_EQ(read(daemon_->mount_of("s") / "skills/tool/SKILL.md"), "how to");
+          } else {
+            must({"create", "--id", "s"});
+          }
+        });
+}
+
+TEST_F(SessionSweep, AnAgentHasOneSession) {
+  sweep([] {}, {"create", "--agent", "a"},
+        [&](bool) {
+          must({"create", "--agent", "a"});
+          must({"create", "--agent", "child", "--parent-agent", "a"});
+          EXPECT_EQ(list(*top_ / "mnt").size(), 1u);
+        });
+}
+
+TEST_F(SessionSweep, ADeletionIsDoneOrNot) {
+  const auto prepare = [&] {
+    must({"create", "--id", "s"});
+    write(outputs("s") / "file", "x");
+    must({"snapshot", "s"});
+  };
+  sweep(prepare, {"delete", "s"}, [&](bool done) {
+    const bool is_there = is_whole("s");
+    EXPECT_FALSE(is_there && done);
+    if (is_there) {
+      EXPECT_EQ(read(outputs("s") / "file"), "x");
+    }
+    must({"delete", "s"});
+    EXPECT_FALSE(is_whole("s"));
+    must({"create", "--id", "s"});
+    EXPECT_THAT(list(outputs("s")), IsEmpty());
+  });
+}
+
+TEST_F(SessionSweep, AForkIsDoneOrNot) {
+  const auto prepare = [&] {
+    must({"create", "--id", "origin"});
+    write(outputs("origin") / "file", "x");
+    must({"snapshot", "origin"});
+  };
+  sweep(prepare, {"fork", "origin", "--id", "s"}, [&](bool done) {
+    const bool is_there = is_whole("s");
+    EXPECT_TRUE(is_there || !done);
+    if (is_there) {
+      EXPECT_EQ(read(outputs("s") / "file"), "x");
+    }
+    EXPECT_TRUE(is_whole("origin"));
+  });
+}
+
+TEST_F(SessionSweep, ASkillIsLoadedOrNot) {
+  sweep(
+      [&] {
+        must({"create", "--id", "s"});
+      },
+      {"skill", "load", "s", "tool"},
+      [&](bool done) {
+        const bool is_shown = there_is(daemon_->mount_of("s") / "skills/tool/SKILL.md");
+        EXPECT_TRUE(is_shown || !done);
+        EXPECT_EQ(read(daemon_->mount_of("s") / ".metadata.json").find("tool") != std::string::npos,
+                  is_shown);
+        EXPECT_TRUE(is_whole("s"));
+      });
+}
+
+TEST_F(SessionSweep, AnUnmountIsDoneOrNot) {
+  const auto prepare = [&] {
+    must({"create", "--id", "s"});
+    write(outputs("s") / "file", "x");
+  };
+  sweep(prepare, {"unmount", "s"}, [&](bool done) {
+    const bool is_mounted = there_is(daemon_->mount_of("s") / ".metadata.json");
+    EXPECT_FALSE(is_mounted && done);
+    EXPECT_EQ(there_is(daemon_->mount_of("s")), is_mounted);
+    must({"load", "s"});
+    EXPECT_EQ(read(outputs("s") / "file"), "x");
+    EXPECT_TRUE(is_whole("s"));
+  });
+}
+
+/// Seen through the mount, whose names and attributes the kernel had kept.
+TEST_F(SessionSweep, ARestoreIsDoneOrNot) {
+  const auto prepare = [&] {
+    must({"create", "--id", "s"});
+    for (const char* name : {"one", "two"}) write(outputs("s") / name, "old");
+    snapshot_ = ask({"snapshot", "s"}).output.substr(0, 40);
+    write(outputs("s") / "one", "newer");
+    fs::remove(outputs("s") / "two");
+    write(outputs("s") / "three", "new");
+    fs::create_directories(outputs("s") / "dir/below");
+    EXPECT_FALSE(there_is(outputs("s") / "two"));
+  };
+  sweep(prepare, {"restore", "s", kSnapshot}, [&](bool done) {
+    const bool is_old = read(outputs("s") / "one") == "old";
+    EXPECT_TRUE(is_old || !done);
+    EXPECT_EQ(read(outputs("s") / "one"), is_old ? "old" : "newer");
+    EXPECT_EQ(there_is(outputs("s") / "two"), is_old);
+    EXPECT_EQ(there_is(outputs("s") / "three"), !is_old);
+    EXPECT_EQ(there_is(outputs("s") / "dir"), !is_old);
+    EXPECT_EQ(list(outputs("s")), list(*top_ / "state/workspaces/s/outputs"));
+    EXPECT_TRUE(is_whole("s"));
+  });
+}
+
+}  // namespace
+}  // namespace okcvm::test
