@@ -33,10 +33,10 @@ std::string loose_file(const Oid& oid) {
 
 }  // namespace
 
-Batch::Batch(Repository& repository)
+Batch::Batch(Repository& repository, bool is_first)
     : repository_(&repository),
       incoming_(open_folder(repository.own_folder(), kIncoming)),
-      has_objects_(repository.ref(kMainRef).has_value()) {
+      has_objects_(!is_first) {
   compressor_ = std::make_unique<Compressor>(incoming_.get(), kDraft);
 }
 

@@ -22,8 +22,8 @@ class Compressor;
 /// publish(); a batch that is dropped leaves nothing. Not thread-safe.
 class Batch final {
  public:
-  /// Stores.
-  explicit Batch(Repository& repository);
+  /// Stores. `is_first`: the repository holds nothing that would have to be looked for.
+  explicit Batch(Repository& repository, bool is_first = false);
   /// Only computes names; publish() does nothing.
   Batch();
   ~Batch();
@@ -55,7 +55,7 @@ class Batch final {
 
   Repository* repository_ = nullptr;
   FileDescriptor incoming_;
-  bool has_objects_ = false;  // before the first snapshot nothing needs to be looked for
+  bool has_objects_ = false;
   std::unique_ptr<Compressor> compressor_;
   std::unordered_set<Oid, OidHash> added_;
   struct Loose {

@@ -105,8 +105,12 @@ Result<void> Capture::directory(Node& node, const std::string& path) {
     if (!attributes) return unreadable(attributes.error(), path);
     if (auto set = set_attributes(node, std::move(*attributes)); !set) return set;
   }
-  if (whole)
-    if (auto listed = list_whole(node, fd->get(), path); !listed) return listed;
+  if (whole) {
+    auto rows = rows_in(fd->get());
+    if (!rows && is_gone(rows.error().errno_value)) return remove(node);  // since it was opened
+    if (!rows) return unreadable(rows.error(), path);
+    if (auto listed = list_whole(node, fd->get(), std::move(*rows), path); !listed) return listed;
+  }
   node.marks = 0;
 
   std::vector<Node*> marked;
@@ -126,14 +130,12 @@ Result<void> Capture::directory(Node& node, const std::string& path) {
 }
 
 /// Nothing known of the directory counts but what was moved into it: that is recognised one by one.
-Result<void> Capture::list_whole(Node& node, int fd, const std::string& path) {
+Result<void> Capture::list_whole(Node& node, int fd, std::vector<DiskRow> rows, const std::string& path) {
   auto identity = identity_of(fd);
   if (!identity) return unreadable(identity.error(), path);
   if (trust_.index) trust_.index->saw_folder(path, *identity);
-  auto rows = rows_in(fd);
-  if (!rows) return unreadable(rows.error(), path);
   std::vector<std::string> names;
-  for (auto& row : *rows) names.push_back(std::move(row.name));
+  for (auto& row : rows) names.push_back(std::move(row.name));
   std::sort(names.begin(), names.end());
   std::vector<Node*> gone;
   for (const auto& child : node.children)
@@ -151,7 +153,7 @@ Result<void> Capture::list_whole(Node& node, int fd, const std::string& path) {
       const bool arrived = trust_.recognizes && !child->origin.empty();
       const std::uint8_t distrust =
           trust_.by_stat ? kMarkEntry | kMarkWhole : kMarkEntry | kMarkContent | kMarkWhole;
-      child->mark(arrived ? static_cast<std::uint8_t>(kMarkEntry) : distrust);
+      child->marks |= arrived ? static_cast<std::uint8_t>(kMarkEntry) : distrust;  // they are looked at next
       continue;
     }
     auto made = std::make_unique<Node>();
@@ -206,7 +208,7 @@ Result<void> Capture::folder(Node& node, int parent, const std::string& path) {
   auto identity = identity_of(fd.get());
   if (!identity) return unreadable(identity.error(), path);
   if (!expected || *expected != *identity)
-    node.mark(kMarkWhole);
+    node.marks |= kMarkWhole;
   else if (!node.origin.empty())
     moves_.emplace_back(known, path);
   return {};

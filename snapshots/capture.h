@@ -48,7 +48,7 @@ class Capture final {
 
   Result<void> zones();
   Result<void> directory(Node& node, const std::string& path);
-  Result<void> list_whole(Node& node, int fd, const std::string& path);
+  Result<void> list_whole(Node& node, int fd, std::vector<DiskRow> rows, const std::string& path);
   Result<void> entry(Node& node, int parent, const std::string& path, std::vector<Node*>& directories);
   Result<void> regular(Node& node, int parent, const struct stat& status, const std::string& path);
   Result<void> read_small(Node& node, int fd, std::uint64_t& size, const std::string& path);

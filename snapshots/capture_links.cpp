@@ -60,6 +60,7 @@ Result<void> Capture::walk_for_links(const std::string& path, std::map<std::uint
   if (!fd && is_gone(fd.error().errno_value)) return {};
   if (!fd) return fail(fd.error());
   auto rows = rows_in(fd->get());
+  if (!rows && is_gone(rows.error().errno_value)) return {};
   if (!rows) return fail(rows.error());
   fd->reset();
   for (const auto& row : *rows) {

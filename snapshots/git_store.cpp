@@ -114,8 +114,8 @@ Result<FileDescriptor> GitStore::lock_repository() {
 /// Another process may have made the repository, or moved it on, since we last held the lock.
 void GitStore::notice_others() {
   const auto newest = repository_->ref(kMainRef);
-  const bool as_known = history_ && (history_->empty() ? !newest : newest == history_->front());
-  if (as_known) return;
+  if (newest == newest_) return;
+  newest_ = newest;
   history_.reset();
   repository_->refresh();
 }
@@ -126,7 +126,7 @@ void GitStore::notice_others() {
 Result<const std::vector<Oid>*> GitStore::history() {
   if (history_) return &*history_;
   std::vector<Oid> found;
-  for (auto next = repository_ ? repository_->ref(kMainRef) : std::nullopt; next;) {
+  for (auto next = newest_; next;) {
     found.push_back(*next);
     auto parent = read_parent(*repository_, *next);
     if (!parent) return fail(parent.error());

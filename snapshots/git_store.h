@@ -52,10 +52,10 @@ class GitStore final : public Store {
     Commit commit;
     std::unique_ptr<Tree> tree;
   };
-  /// The workspace in memory, only named, not stored.
-  struct Live {
-    std::unique_ptr<Tree> tree;
-    Captured found;
+  /// What may be believed while the workspace is read.
+  struct Trusts {
+    bool base = false;   // what the state that changes are counted from says of all that did not change
+    bool moves = false;  // that the moves of a change set are not in that state yet
   };
   /// The state that the change record counts from.
   struct Base {
@@ -69,6 +69,7 @@ class GitStore final : public Store {
       EXCLUDES(mutex_);
   Result<FileDescriptor> lock_repository() REQUIRES(mutex_);
   void notice_others() REQUIRES(mutex_);
+  Result<Commit> last_commit(const Oid& oid) REQUIRES(mutex_);
   Result<std::vector<Snapshot>> list_locked(std::size_t limit) REQUIRES(mutex_);
   Result<Snapshot> find_locked(const std::string& snapshot) REQUIRES(mutex_);
   Result<const std::vector<Oid>*> history() REQUIRES(mutex_);
@@ -82,11 +83,11 @@ class GitStore final : public Store {
   Result<Base> base() REQUIRES(mutex_);
   Result<Taken> take_now(const std::string& label, bool same_is_enough, const ChangeSource& changes,
                          const Progress& progress) REQUIRES(mutex_);
-  Result<Reading> read_workspace(const Base& from, ChangeSet set, const ChangeSource& changes, Batch& batch,
-                                 const Progress& progress) REQUIRES(mutex_);
+  Result<Reading> read_workspace(const Base& from, Trusts trusts, ChangeSet set, const ChangeSource& changes,
+                                 Batch& batch, const Progress& progress) REQUIRES(mutex_);
   Result<Oid> keep(Batch& batch, const Commit& commit, const Base& base, bool whole) REQUIRES(mutex_);
-  Result<Live> look_at_workspace(const ChangeSource& changes, bool everything, const Progress& progress)
-      REQUIRES(mutex_);
+  Result<std::unique_ptr<Tree>> look_at_workspace(const ChangeSource& changes, bool everything,
+                                                  const Progress& progress) REQUIRES(mutex_);
 
   // store_diff.cpp
   Result<std::vector<Difference>> show_locked(const std::string& snapshot, bool with_text) REQUIRES(mutex_);
@@ -103,8 +104,8 @@ class GitStore final : public Store {
   Result<RestoreResult> restore_now(const Commit& target, const std::vector<RelPath>& paths, bool dry_run,
                                     const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
   Result<Disk> reach_workspace() REQUIRES(mutex_);
-  Result<Oid> keep_base(const Commit& before, Tree& target, const Plan& plan, const Swap& swap)
-      REQUIRES(mutex_);
+  Result<Oid> keep_base(const Commit& before, const Commit& target, Tree& wanted, const Plan& plan,
+                        const Swap& swap) REQUIRES(mutex_);
   Result<void> finish_restore(const Journal& journal, const Disk& disk) REQUIRES(mutex_);
 
   // store_recover.cpp
@@ -128,6 +129,11 @@ class GitStore final : public Store {
   Mutex mutex_;
   std::unique_ptr<Repository> repository_ GUARDED_BY(mutex_);  // null until the first snapshot
   std::unique_ptr<StatIndex> index_ GUARDED_BY(mutex_);
+  std::optional<Oid> newest_ GUARDED_BY(mutex_);      // where the main ref stands, as of notice_others()
+  std::optional<Oid> stale_base_ GUARDED_BY(mutex_);  // a base ref whose parent is no longer the newest
+  std::optional<Commit> last_ GUARDED_BY(mutex_);     // the commit that was last counted from
+  std::unique_ptr<Tree> warm_ GUARDED_BY(mutex_);     // of `warm_for_`, as far as it was looked into
+  Oid warm_for_ GUARDED_BY(mutex_);
   std::optional<std::vector<Oid>> history_ GUARDED_BY(mutex_);  // newest first; read when first asked for
   bool untold_ GUARDED_BY(mutex_) = false;  // the change source may not know of the last snapshot
 };

@@ -21,7 +21,8 @@ bool comes_first(const GitEntry& a, const GitEntry& b) {
 }  // namespace
 
 std::string format_git_tree(std::vector<GitEntry>& entries) {
-  std::sort(entries.begin(), entries.end(), comes_first);
+  if (!std::is_sorted(entries.begin(), entries.end(), comes_first))
+    std::sort(entries.begin(), entries.end(), comes_first);
   std::string bytes;
   bytes.reserve(entries.size() * 48);
   for (const auto& entry : entries) {

@@ -18,6 +18,7 @@ namespace okcvm::snapshots {
 namespace {
 
 constexpr std::size_t kMaxPacks = 40;  // each costs a search whenever an object is looked for
+constexpr std::uint64_t kReadAhead = 1 << 20;
 constexpr std::size_t kTrailer = Oid::kSize;
 constexpr std::size_t kIndexHead = 8 + 256 * 4;
 constexpr const char* kDraft = "merged";
@@ -35,11 +36,11 @@ std::uint32_t be32(std::string_view bytes, std::size_t at) {
   return value;
 }
 
-/// Packs that consist of a pack and an index and nothing else, smallest first.
+/// Packs that consist of a pack and an index and nothing else, smallest first. None while there are few.
 std::vector<Pack> find_packs(int folder) {
   std::vector<Pack> packs;
   auto rows = rows_in(folder);
-  if (!rows) return packs;
+  if (!rows || rows->size() < 2 * kMaxPacks) return packs;
   std::unordered_set<std::string> names;
   for (const auto& row : *rows) names.insert(row.name);
   for (const auto& row : *rows) {
@@ -89,15 +90,21 @@ bool copy_pack(int folder, const Pack& pack, std::unordered_set<Oid, OidHash>& c
   const FileDescriptor file(
       ::openat(folder, (pack.name + ".pack").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file) return false;
+  std::string piece;  // of the pack, read ahead: most packs are small, and so are most of their objects
+  std::uint64_t piece_from = 0;
   for (std::size_t i = 0; i < count; ++i) {
     PackEntry entry;
     entry.oid = Oid::from_raw(index->data() + kIndexHead + rows[i].number * Oid::kSize);
     entry.crc = be32(*index, kIndexHead + count * 20 + rows[i].number * 4);
     const std::uint64_t end = i + 1 < count ? rows[i + 1].offset : pack.size - kTrailer;
     if (end <= rows[i].offset || end > pack.size) return false;
-    entry.bytes.resize(end - rows[i].offset);
-    auto got = read_at(file.get(), entry.bytes.data(), entry.bytes.size(), rows[i].offset);
-    if (!got || *got != entry.bytes.size()) return false;
+    if (end > piece_from + piece.size()) {
+      piece_from = rows[i].offset;
+      piece.resize(std::max<std::uint64_t>(end - piece_from, std::min(kReadAhead, pack.size - piece_from)));
+      auto got = read_at(file.get(), piece.data(), piece.size(), piece_from);
+      if (!got || *got != piece.size()) return false;
+    }
+    entry.bytes.assign(piece, rows[i].offset - piece_from, end - rows[i].offset);
     const auto kind = static_cast<unsigned char>(entry.bytes[0]) >> 4 & 7;
     const auto crc =
         crc32(0, reinterpret_cast<const Bytef*>(entry.bytes.data()), static_cast<uInt>(entry.bytes.size()));

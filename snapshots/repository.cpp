@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <system_error>
@@ -9,11 +10,10 @@
 #include "policy/fault.h"
 #include "snapshots/blob_stream.h"
 #include "snapshots/git.h"
+#include "snapshots/loose_reader.h"
 
 namespace okcvm::snapshots {
 namespace {
-
-constexpr std::size_t kChunk = 1 << 20;
 
 git_object_t native_kind(ObjectKind kind) {
   return static_cast<git_object_t>(kind);
@@ -22,6 +22,21 @@ git_object_t native_kind(ObjectKind kind) {
 Error damaged(const Oid& oid) {
   return Error::of(Code::kCorrupt,
                    "object " + oid.hex() + " is missing or damaged; `okcvm verify` lists what is lost");
+}
+
+bool sync(const std::filesystem::path& path) {
+  const FileDescriptor opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  return opened && ::fsync(opened.get()) == 0;
+}
+
+/// libgit2 does not see to it that the files a repository begins with reach the disk; without them, stock git
+/// does not know it for one.
+bool sync_all(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::recursive_directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error))
+    if ((entry->is_regular_file(error) || entry->is_directory(error)) && !sync(entry->path())) return false;
+  return !error && sync(folder);
 }
 
 }  // namespace
@@ -93,9 +108,11 @@ Result<std::unique_ptr<Repository>> Repository::create(const std::filesystem::pa
   git_repository_free(repository);
   std::filesystem::create_directories(draft / kOwnFolder / kIncoming, error);
   std::filesystem::permissions(draft, std::filesystem::perms::owner_all, error);
+  if (!sync_all(draft)) return fail_errno(errno, "the snapshot repository cannot be made");
   fault_point("repository.publish");
   std::filesystem::rename(draft, folder, error);
   if (error) return fail_errno(error.value(), "the snapshot repository cannot be made");
+  if (!sync(folder.parent_path())) return fail_errno(errno, "the snapshot repository cannot be made");
   return open(folder);
 }
 
@@ -109,27 +126,26 @@ Result<std::string> Repository::read(const Oid& oid, ObjectKind kind) const {
 
 Result<void> Repository::read_stream(const Oid& oid,
                                      const std::function<Result<void>(std::string_view)>& sink) const {
-  git_odb_stream* raw = nullptr;
-  std::size_t size = 0;
-  git_object_t type = GIT_OBJECT_INVALID;
-  // Only loose objects can be streamed; everything large is stored loose for that reason.
-  if (git_odb_open_rstream(&raw, &size, &type, handles_->odb.get(), &git::native(oid)) != 0) {
+  // Everything large is stored loose; what is not there is small, and in a pack.
+  const std::string hex = oid.hex();
+  FileDescriptor file(::openat(folder_.get(), ("objects/" + hex.substr(0, 2) + "/" + hex.substr(2)).c_str(),
+                               O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file) {
     auto bytes = read(oid, ObjectKind::kBlob);
     if (!bytes) return fail(bytes.error());
     return sink(*bytes);
   }
-  const git::StreamHandle stream(raw);
-  if (type != GIT_OBJECT_BLOB) return fail(damaged(oid));
-  auto check = BlobStream::hash_only(size);
+  LooseReader reader(std::move(file));
+  const auto size = reader.begin();
+  if (!size) return fail(damaged(oid));
+  auto check = BlobStream::hash_only(*size);
   if (!check) return fail(check.error());
-  std::string chunk(kChunk, '\0');
-  for (std::size_t left = size; left > 0;) {
-    const int got = git_odb_stream_read(raw, chunk.data(), std::min(left, chunk.size()));
-    if (got <= 0) return fail(damaged(oid));
-    const std::string_view piece(chunk.data(), static_cast<std::size_t>(got));
-    if (auto fed = check->write(piece); !fed) return fail(fed.error());
-    if (auto taken = sink(piece); !taken) return fail(taken.error());
-    left -= piece.size();
+  while (true) {
+    const auto piece = reader.next();
+    if (!piece) return fail(damaged(oid));
+    if (piece->empty()) break;
+    if (auto fed = check->write(*piece); !fed) return fail(fed.error());
+    if (auto taken = sink(*piece); !taken) return fail(taken.error());
   }
   auto name = check->finish();
   if (!name) return fail(name.error());

@@ -26,8 +26,10 @@ ChangeSet beyond(const ChangeSet& before, const ChangeSet& now) {
   return fresh;
 }
 
+/// Whether all that happened since the set before is among the changes that this one lists beyond it.
 bool continues(const ChangeSet& before, const ChangeSet& now) {
-  return now.changes.size() >= before.changes.size() &&
+  return (before.rescan || !now.rescan) && now.lost_at == before.lost_at &&
+         now.changes.size() >= before.changes.size() &&
          std::equal(before.changes.begin(), before.changes.end(), now.changes.begin());
 }
 
@@ -66,16 +68,13 @@ Result<Reading> Rounds::read(ChangeSet set) {
     if (!held && changes_.hold) held = changes_.hold();
     return changes_.cut();
   };
-  // A record with a gap cannot tell a new gap from the old one: while everything is compared, nothing may
-  // move.
-  if (set.rescan && changes_.hold) set = cut_held();
   auto reading = read_first(std::move(set));
-  for (int round = 2; reading && !reading->set.rescan && changes_.cut && round <= kRounds; ++round) {
+  for (int round = 2; reading && changes_.cut && round <= kRounds; ++round) {
     ChangeSet next = round == kRounds ? cut_held() : changes_.cut();
-    if (next.rescan || !continues(reading->set, next)) {
-      next = cut_held();
+    if (!continues(reading->set, next)) {
       next.rescan = true;
-      return read_first(std::move(next));
+      reading = read_first(std::move(next));
+      continue;
     }
     if (!names_changed(reading->set, next)) break;
     if (auto read = read_further(*reading, std::move(next)); !read) return fail(read.error());

@@ -28,7 +28,7 @@ class Rounds final {
   using OpenTree = std::function<Result<std::unique_ptr<Tree>>()>;
   struct Start {
     OpenTree open_tree;
-    bool has_base = false;      // else that tree is empty, and everything is read
+    bool has_base = false;      // else nothing is known, and everything is read
     bool moves_are_new = true;  // see replay()
     StatIndex* index = nullptr;
   };

@@ -62,8 +62,12 @@ class FileWriter {
 };
 
 Result<void> set_xattrs(int fd, const Attributes& attributes, const std::string& path) {
-  std::string names(64 << 10, '\0');
-  const ssize_t size = ::flistxattr(fd, names.data(), names.size());
+  std::string names(1024, '\0');
+  ssize_t size = ::flistxattr(fd, names.data(), names.size());
+  if (size < 0 && errno == ERANGE) {
+    names.resize(64 << 10);  // XATTR_LIST_MAX
+    size = ::flistxattr(fd, names.data(), names.size());
+  }
   if (size < 0 && errno != EOPNOTSUPP) return fail_errno(errno, kWhat, path);
   names.resize(size < 0 ? 0 : static_cast<std::size_t>(size));
   for (std::size_t at = 0; at < names.size(); at = names.find('\0', at) + 1) {

@@ -49,6 +49,7 @@ struct Snapshot {
   std::vector<RelPath> in_flight;     // written to while it was read: captured as read once
   std::vector<RelPath> still_mapped;  // subset to be marked changed again: someone can still write to it
   std::vector<RelPath> left_out;      // sockets, FIFOs and devices
+  bool unchanged = false;             // answered by take(): the newest there was, and no new one
 };
 
 enum class DifferenceKind : std::uint8_t { kAdded, kRemoved, kChanged, kMetadata, kRenamed };

@@ -75,7 +75,7 @@ Result<std::vector<Difference>> GitStore::diff_locked(const std::string& from,
   if (!to) {
     auto live = look_at_workspace(changes, false, nullptr);
     if (!live) return fail(live.error());
-    return differences(**before, *live->tree, true, with_text);
+    return differences(**before, **live, true, with_text);
   }
   auto other = commit_of(*to);
   if (!other) return fail(other.error());

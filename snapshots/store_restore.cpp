@@ -49,19 +49,24 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
                                             const Progress& progress) {
   auto wanted = open_tree(target);
   if (!wanted) return fail(wanted.error());
+  ChangeSource unheld = hooks.changes;
+  unheld.hold = hooks.hold;
   if (dry_run) {
-    auto live = look_at_workspace(hooks.changes, false, progress);
+    auto live = look_at_workspace(unheld, false, progress);
     if (!live) return fail(live.error());
-    auto plan = make_plan(*live->tree, **wanted, paths);
+    auto plan = make_plan(**live, **wanted, paths);
     if (!plan) return fail(plan.error());
     auto rows = to_differences(plan->deltas, nullptr, nullptr);
     if (!rows) return fail(rows.error());
     return RestoreResult{std::move(*rows), std::nullopt};
   }
 
+  const std::string label = "Before the restore of " + target.oid.hex().substr(0, kShortId);
+  // Where everything has to be compared, most of that is done before anyone has to wait.
+  if (hooks.hold && hooks.changes.cut && hooks.changes.cut().rescan)
+    if (auto compared = take_now(label, true, unheld, progress); !compared) return fail(compared.error());
   const auto hold = hooks.hold ? hooks.hold() : nullptr;
-  auto taken = take_now("Before the restore of " + target.oid.hex().substr(0, kShortId), true, hooks.changes,
-                        progress);
+  auto taken = take_now(label, true, hooks.changes, progress);
   if (!taken) return fail(taken.error());
   auto plan = make_plan(*taken->tree, **wanted, paths);
   if (!plan) return fail(plan.error());
@@ -82,7 +87,7 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   Staging staging(*repository_, folder->take(), progress);
   Swap swap(*disk, staging, *taken->tree, **wanted, plan->deltas, plan->scope);
   if (auto ready = swap.prepare(); !ready) return fail(ready.error());
-  auto base = keep_base(taken->commit, **wanted, *plan, swap);
+  auto base = keep_base(taken->commit, target, **wanted, *plan, swap);
   if (!base) return fail(base.error());
   journal.base = *base;
   if (auto written = journal.write(*repository_); !written) return fail(written.error());
@@ -108,23 +113,34 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
 }
 
 /// The state to come, as a commit on top of the newest snapshot: the next snapshot counts from it.
-Result<Oid> GitStore::keep_base(const Commit& before, Tree& target, const Plan& plan, const Swap& swap) {
-  auto tree = open_tree(before);
-  if (!tree) return fail(tree.error());
-  if (auto grafted = graft(plan, target, swap.link_sources(), **tree); !grafted) return fail(grafted.error());
+Result<Oid> GitStore::keep_base(const Commit& before, const Commit& target, Tree& wanted, const Plan& plan,
+                                const Swap& swap) {
   Batch batch(*repository_);
-  auto names = (*tree)->write(batch);
-  if (!names) return fail(names.error());
   Commit commit = before;
-  commit.parent = repository_->ref(kMainRef);
+  commit.parent = newest_;
   commit.label = "State after a restore";
   commit.in_flight.clear();
-  const Totals& totals = (*tree)->totals();
-  commit.stats = {totals.files, totals.directories, totals.bytes, 0, 0, false};
-  commit.names = *names;
+  const bool is_the_target = plan.is_whole() && wanted.root().stored && before.names.left_out.is_none() &&
+                             target.names.left_out.is_none();
+  if (is_the_target) {
+    commit.names = target.names;
+    commit.stats = target.stats;
+  } else {
+    auto tree = open_tree(before);
+    if (!tree) return fail(tree.error());
+    if (auto grafted = graft(plan, wanted, swap.link_sources(), **tree); !grafted)
+      return fail(grafted.error());
+    auto names = (*tree)->write(batch);
+    if (!names) return fail(names.error());
+    const Totals& totals = (*tree)->totals();
+    commit.names = *names;
+    commit.stats = {totals.files, totals.directories, totals.bytes, 0, 0, false};
+  }
   auto oid = write_commit(batch, commit);
   if (!oid) return oid;
   if (auto published = batch.publish(*oid); !published) return fail(published.error());
+  commit.oid = *oid;
+  last_ = std::move(commit);
   return oid;
 }
 

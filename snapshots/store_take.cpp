@@ -18,6 +18,9 @@ ChangeSet cut_from(const Store::ChangeSource& changes) {
   return unknown;
 }
 
+/// Of the tree of the last snapshot, kept for the next one: about a megabyte.
+constexpr std::size_t kWarmNodes = 4096;
+
 /// What was written to while it was read, and what was open for writing when the set was cut, as far as it is
 /// in the snapshot.
 Result<void> settle_in_flight(const ChangeSet& set, Tree& tree, std::vector<RelPath>& in_flight) {
@@ -47,6 +50,11 @@ Result<Snapshot> GitStore::take_locked(const std::string& label, const ChangeSou
                                        const Progress& progress) {
   auto taken = take_now(label, label.empty(), changes, progress);
   if (!taken) return fail(taken.error());
+  const bool is_kept = warm_ && warm_for_ == taken->commit.oid;
+  if (!is_kept && taken->tree->settle(kWarmNodes)) {
+    warm_ = std::move(taken->tree);
+    warm_for_ = taken->commit.oid;
+  }
   return std::move(taken->snapshot);
 }
 
@@ -55,18 +63,27 @@ Result<Snapshot> GitStore::take_locked(const std::string& label, const ChangeSou
 /// the newest.
 Result<GitStore::Base> GitStore::base() {
   Base found;
-  found.newest = repository_->ref(kMainRef);
+  found.newest = newest_;
   if (!found.newest) return found;
   auto restored = repository_->ref(kBaseRef);
-  if (restored) {
-    auto parent = read_parent(*repository_, *restored);
+  if (restored && restored != stale_base_) {
+    auto parent = last_ && last_->oid == *restored ? last_->parent : read_parent(*repository_, *restored);
     if (!parent) return fail(parent.error());
-    if (*parent != found.newest) restored.reset();
+    if (*parent != found.newest) stale_base_ = restored;
   }
-  auto commit = read_commit(*repository_, restored.value_or(*found.newest));
+  if (restored == stale_base_) restored.reset();
+  auto commit = last_commit(restored.value_or(*found.newest));
   if (!commit) return fail(commit.error());
   found.commit = std::move(*commit);
   return found;
+}
+
+/// A commit that is mostly the one that was asked for before.
+Result<Commit> GitStore::last_commit(const Oid& oid) {
+  if (last_ && last_->oid == oid) return *last_;
+  auto commit = read_commit(*repository_, oid);
+  if (commit) last_ = *commit;
+  return commit;
 }
 
 Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_is_enough,
@@ -87,11 +104,13 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
     if (!tree) return fail(tree.error());
     auto same = to_snapshot(*repository_, *from->commit);
     if (!same) return fail(same.error());
+    same->unchanged = true;
     return Taken{std::move(*same), *from->commit, std::move(*tree)};
   }
 
-  Batch batch(*repository_);
-  auto reading = read_workspace(*from, std::move(first), changes, batch, progress);
+  Batch batch(*repository_, !from->newest);
+  auto reading =
+      read_workspace(*from, {from->commit.has_value(), !untold_}, std::move(first), changes, batch, progress);
   if (!reading) return fail(reading.error());
   auto& [tree, found, set] = *reading;
   const bool whole = !from->commit || set.rescan;
@@ -107,7 +126,8 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
     newest = std::move(*read);
   }
   Commit commit;
-  if (same_is_enough && newest && newest->names == *names) {
+  const bool unchanged = same_is_enough && newest && newest->names == *names;
+  if (unchanged) {
     commit = *newest;
     if (set.rescan) index_->commit(from->commit->oid, true);
   } else {
@@ -127,6 +147,7 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   Batch::drop_intent(*repository_);
   auto snapshot = to_snapshot(*repository_, commit);
   if (!snapshot) return fail(snapshot.error());
+  snapshot->unchanged = unchanged;
   snapshot->stats.rescanned = set.rescan;
   snapshot->in_flight = std::move(found.in_flight);
   snapshot->still_mapped = std::move(found.still_mapped);
@@ -134,14 +155,15 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   return Taken{std::move(*snapshot), std::move(commit), std::move(tree)};
 }
 
-Result<Reading> GitStore::read_workspace(const Base& from, ChangeSet set, const ChangeSource& changes,
-                                         Batch& batch, const Progress& progress) {
+Result<Reading> GitStore::read_workspace(const Base& from, Trusts trusts, ChangeSet set,
+                                         const ChangeSource& changes, Batch& batch,
+                                         const Progress& progress) {
   index_->set_base(from.commit ? from.commit->oid : Oid{});
   const auto open = [&]() REQUIRES(mutex_) -> Result<std::unique_ptr<Tree>> {
+    if (warm_ && from.commit && warm_for_ == from.commit->oid && batch.stores()) return std::move(warm_);
     return from.commit ? open_tree(*from.commit) : std::make_unique<Tree>(repository_.get());
   };
-  Rounds rounds({open, from.commit.has_value(), !untold_, index_.get()}, changes, config_.workspace, batch,
-                progress);
+  Rounds rounds({open, trusts.base, trusts.moves, index_.get()}, changes, config_.workspace, batch, progress);
   return rounds.read(std::move(set));
 }
 
@@ -155,35 +177,28 @@ Result<Oid> GitStore::keep(Batch& batch, const Commit& commit, const Base& from,
     if (auto undone = Batch::recover(*repository_); !undone) return fail(undone.error());
     return fail(failed);
   }
+  newest_ = *oid;
+  last_ = commit;
+  last_->oid = *oid;
   index_->commit(*oid, whole);
   if (history_) history_->insert(history_->begin(), *oid);
   return oid;
 }
 
 /// Names everything and stores nothing. `everything`: trusts no record, reads all.
-Result<GitStore::Live> GitStore::look_at_workspace(const ChangeSource& changes, bool everything,
-                                                   const Progress& progress) {
+Result<std::unique_ptr<Tree>> GitStore::look_at_workspace(const ChangeSource& changes, bool everything,
+                                                          const Progress& progress) {
   auto from = base();
   if (!from) return fail(from.error());
-  auto tree = from->commit ? open_tree(*from->commit) : std::make_unique<Tree>(repository_.get());
-  if (!tree) return fail(tree.error());
-  auto disk = Disk::open(config_.workspace);
-  if (!disk) return fail(disk.error());
-  const bool whole = everything || !from->commit;
-  ChangeSet set;
-  if (!whole) set = cut_from(changes);
-  if (auto replayed = replay(set, !untold_, **tree); !replayed) return fail(replayed.error());
-  if (whole) (*tree)->root().mark(kMarkWhole);
+  const bool trusts = from->commit && !everything;
   Batch names_only;
+  auto reading =
+      read_workspace(*from, {trusts, trusts && !untold_}, cut_from(changes), changes, names_only, progress);
   index_->drop();
-  index_->set_base(from->commit ? from->commit->oid : Oid{});
-  Capture capture(**tree, *disk ? &**disk : nullptr, names_only, {index_.get(), set.rescan}, progress);
-  auto found = capture.run();
-  index_->drop();
-  if (!found) return fail(found.error());
+  if (!reading) return fail(reading.error());
   // Subtrees are compared by name: those that were looked at get theirs.
-  if (auto named = (*tree)->write(names_only); !named) return fail(named.error());
-  return Live{std::move(*tree), std::move(*found)};
+  if (auto named = reading->tree->write(names_only); !named) return fail(named.error());
+  return std::move(reading->tree);
 }
 
 }  // namespace okcvm::snapshots

@@ -93,7 +93,7 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
   auto wanted = commit ? open_tree(*commit) : Result<std::unique_ptr<Tree>>(fail(commit.error()));
   auto live = look_at_workspace(changes, true, progress);
   if (live && wanted) {
-    auto rows = differences(**wanted, *live->tree, true, false);
+    auto rows = differences(**wanted, **live, true, false);
     if (rows)
       report.live_differences = std::move(*rows);
     else

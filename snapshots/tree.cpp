@@ -193,6 +193,9 @@ Result<void> Tree::write_directory(Node& directory, Batch& batch, bool is_root) 
       meta.push_back({kGitDirectory, name, child->meta});
       if (!from_git_name(name)) long_names.emplace_back(name, child->name);
     } else {
+      if (child->content.is_none())
+        return fail(Code::kInternal, "an entry of the session was not read, so no snapshot was taken",
+                    child->path());
       const bool runs = child->attributes.mode & 0100;
       const unsigned mode = child->type == NodeType::kLink ? kGitLink : runs ? kGitProgram : kGitFile;
       shown.push_back({mode, name, child->content});
@@ -231,6 +234,35 @@ Result<TreeNames> Tree::write(Batch& batch) {
     oid = *added;
   }
   return names;
+}
+
+std::size_t Tree::settle(Node& node) {
+  node.marks = 0;
+  node.known = true;
+  node.origin.clear();
+  std::size_t count = 1;
+  for (const auto& child : node.children) count += settle(*child);
+  return count;
+}
+
+/// Answers how many nodes are left.
+std::size_t Tree::unload_lowest(Node& directory) {
+  std::size_t count = 1;
+  for (const auto& child : directory.children) {
+    const bool is_lowest =
+        std::none_of(child->children.begin(), child->children.end(),
+                     [](const auto& inside) { return inside->is_directory() && inside->loaded; });
+    if (child->is_directory() && child->loaded && child->stored && is_lowest) {
+      child->loaded = false;
+      child->children = std::vector<std::unique_ptr<Node>>();
+    }
+    count += unload_lowest(*child);
+  }
+  return count;
+}
+
+bool Tree::settle(std::size_t most) {
+  return settle(*root_) <= most || unload_lowest(*root_) <= most;
 }
 
 }  // namespace okcvm::snapshots

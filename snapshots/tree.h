@@ -57,9 +57,14 @@ class Tree final {
 
   /// Writes what changed and answers the names.
   Result<TreeNames> write(Batch& batch);
+  /// Written, it is the tree of a snapshot itself, as if opened anew. Keeps of what is loaded the upper
+  /// folders if there are more than `most` nodes; false if those are too many, too.
+  bool settle(std::size_t most);
 
  private:
   Result<void> write_directory(Node& directory, Batch& batch, bool is_root);
+  static std::size_t settle(Node& node);
+  static std::size_t unload_lowest(Node& directory);
 
   const Repository* repository_;
   std::unique_ptr<Node> root_;

@@ -121,6 +121,10 @@ TEST_F(SnapshotTest, StockGitReadsTwoHundredSnapshots) {
     EXPECT_EQ(git("show " + ids[static_cast<std::size_t>(i)] + ":workspace/outputs/report.md"),
               "report " + std::to_string(i) + "\n");
 
+  const auto patches = git("log -p -- workspace/outputs/report.md");
+  EXPECT_THAT(patches, HasSubstr("-report 100\n+report 101\n"));
+  EXPECT_THAT(git("show " + ids[100]), HasSubstr("-report 99\n+report 100\n"));
+  EXPECT_EQ(git("show " + ids[100] + ":workspace/outputs/r/%2egit/HEAD"), "ref\n");
   const auto cloned = run_script("git clone -q " + repository().string() + " clone", scratch_.path());
   ASSERT_EQ(cloned.exit_code, 0) << cloned.output;
   EXPECT_EQ(read(scratch_ / "clone/workspace/outputs/report.md"), "report 199\n");

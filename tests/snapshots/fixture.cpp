@@ -23,6 +23,7 @@ snapshots::Store::ChangeSource ChangeRecord::source() {
             ChangeSet set;
             set.rescan = rescan_;
             set.rescan_reason = rescan_ ? "a test said so" : "";
+            set.lost_at = rescan_;
             set.changes = changes_;
             set.in_flight = open_;
             set.end = start_ + changes_.size();

@@ -1,5 +1,4 @@
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -138,14 +137,23 @@ TEST_F(RestoreTest, ModeZeroFilesAndFolders) {
       "rm -r outputs/closed; chmod 600 outputs/secret; echo t > outputs/secret; chmod 0 outputs/secret");
 }
 
+TEST_F(RestoreTest, AClosedFolderInTheWay) {
+  there_and_back("echo f > outputs/x; mkdir -p outputs/d/e; echo 1 > outputs/d/e/1",
+                 "rm outputs/x; mkdir -p outputs/x/y; echo in > outputs/x/y/in; chmod 0 outputs/x/y "
+                 "outputs/x; chmod 0 outputs/d/e "
+                 "outputs/d; touch -d 2001-01-01 outputs/x");
+}
+
 TEST_F(RestoreTest, ASparseFileOfTwoGigabytes) {
   make_zones();
   shell(
       "truncate -s 2G outputs/sparse; printf start | dd of=outputs/sparse conv=notrunc status=none;"
       "printf end | dd of=outputs/sparse bs=1 seek=1500000000 conv=notrunc status=none");
+  const Manifest before = manifest();
   const auto one = snapshot("one");
   shell("rm outputs/sparse");
   restore(one);
+  expect_same(before, manifest());
   const auto status = stat_of(in("outputs/sparse"));
   EXPECT_EQ(status.st_size, 2LL << 30);
   EXPECT_LT(status.st_blocks * 512, 1 << 20);
@@ -232,6 +240,31 @@ TEST_F(RestoreTest, LinksInTheWayAreNotFollowed) {
   EXPECT_EQ(read(scratch_ / "outside/e/1"), "precious");
   EXPECT_EQ(read(in("outputs/d/e/1")), "1\n");
   EXPECT_EQ(read(in("outputs/f")), "2\n");
+}
+
+TEST_F(RestoreTest, ALinkInTheWayOfAParentGivesWayAndIsNotFollowed) {
+  make_zones();
+  shell(
+      "mkdir -p outputs/d/e/deep; echo 1 > outputs/d/e/deep/1; echo 2 > outputs/d/2; chmod 700 outputs/d/e");
+  const auto one = snapshot("one");
+  const Manifest at_one = manifest();
+  std::filesystem::create_directories(scratch_ / "outside/e/deep");
+  write(scratch_ / "outside/e/deep/1", "precious");
+  const Manifest outside = manifest_of(scratch_ / "outside");
+  shell("rm -r outputs/d; ln -s " + (scratch_ / "outside").string() + " outputs/d");
+  const Manifest at_two = manifest();
+  restore(one, {"outputs/d/e/deep/1"});
+  EXPECT_THAT(differences(outside, manifest_of(scratch_ / "outside")), IsEmpty());
+  const Manifest now = manifest();
+  for (const char* path : {"outputs/d/e", "outputs/d/e/deep", "outputs/d/e/deep/1"}) {
+    ASSERT_TRUE(now.contains(path)) << path;
+    EXPECT_THAT(differences({{path, at_one.at(path)}}, {{path, now.at(path)}}), IsEmpty());
+  }
+  EXPECT_FALSE(now.contains("outputs/d/2")) << "only what was asked for, and what it needs to stand in";
+  expect_exact(snapshot("after"));
+  ASSERT_TRUE(store().undo(hooks(), nullptr));
+  expect_same(at_two, manifest());
+  EXPECT_THAT(differences(outside, manifest_of(scratch_ / "outside")), IsEmpty());
 }
 
 TEST_F(RestoreTest, ToBeforeTheZonesExistedAndBack) {
@@ -377,31 +410,105 @@ TEST_F(RestoreTest, HistoryGoesOnInALine) {
   EXPECT_EQ(log, "three\ntwo\none\n");
 }
 
-TEST_F(RestoreTest, AFullDiskRefusesAndLeavesTheWorkspace) {
-  const auto small = scratch_ / "small";
-  std::filesystem::create_directory(small);
-  if (run_script("mount -t tmpfs -o size=24m none " + small.string(), "/").exit_code != 0)
-    GTEST_SKIP() << "cannot mount a tmpfs";
-  {
-    auto opened = Store::open({repository(), small / "w", 0, 0});
-    ASSERT_TRUE(opened);
-    Store& full = **opened;
-    const Store::ChangeSource all{[] { return ChangeSet{true, "test", {}, {}, 0}; }, nullptr};
-    ASSERT_EQ(run_script("mkdir -p w/outputs; head -c 12M /dev/urandom > w/outputs/a; head -c 5M "
-                         "/dev/urandom > w/outputs/b",
-                         small)
-                  .exit_code,
-              0);
-    auto one = full.take("one", all, nullptr);
-    ASSERT_TRUE(one);
-    ASSERT_EQ(run_script("head -c 12M /dev/urandom > w/outputs/a; echo x > w/outputs/b", small).exit_code, 0);
-    const Manifest before = manifest_of(small / "w");
-    auto restored = full.restore(one->id.text(), {}, false, {nullptr, all, nullptr}, nullptr);
-    ASSERT_FALSE(restored);
-    EXPECT_EQ(restored.error().code, Code::kNoSpace);
-    expect_same(before, manifest_of(small / "w"));
+/// A session or a repository on a disk of its own that can be filled.
+class FullDiskTest : public RestoreTest {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directory(small());
+    const auto mounted = run_script("mount -t tmpfs -o size=24m none " + small().string(), "/");
+    if (mounted.exit_code != 0) GTEST_SKIP() << "cannot mount a tmpfs: " << mounted.output;
+    is_mounted_ = true;
   }
-  run_script("umount " + small.string(), "/");
+  void TearDown() override {
+    if (is_mounted_) run_script("umount -l " + small().string(), "/");
+  }
+  std::filesystem::path small() const { return scratch_ / "small"; }
+  void in_small(const std::string& script) {
+    const auto done = run_script(script, small());
+    ASSERT_EQ(done.exit_code, 0) << done.output;
+  }
+  static Store::ChangeSource everything() {
+    return {[] {
+              ChangeSet set;
+              set.rescan = true;
+              return set;
+            },
+            nullptr};
+  }
+
+ private:
+  bool is_mounted_ = false;
+};
+
+TEST_F(FullDiskTest, ARestoreIsRefusedUpFrontAndLeavesTheWorkspace) {
+  auto opened = Store::open({repository(), small() / "w", 0, 0});
+  ASSERT_TRUE(opened);
+  in_small(
+      "mkdir -p w/outputs; head -c 12M /dev/urandom > w/outputs/a; head -c 5M /dev/urandom > w/outputs/b");
+  auto one = (*opened)->take("one", everything(), nullptr);
+  ASSERT_TRUE(one);
+  in_small("head -c 12M /dev/urandom > w/outputs/a; echo x > w/outputs/b");
+  const Manifest before = manifest_of(small() / "w");
+  auto restored = (*opened)->restore(one->id.text(), {}, false, {nullptr, everything(), nullptr}, nullptr);
+  ASSERT_FALSE(restored);
+  EXPECT_EQ(restored.error().code, Code::kNoSpace);
+  expect_same(before, manifest_of(small() / "w"));
+}
+
+TEST_F(FullDiskTest, ARestoreThatFillsItHalfWayLeavesTheWorkspace) {
+  auto opened = Store::open({repository(), small() / "w", 0, 0});
+  ASSERT_TRUE(opened);
+  // Of a file with holes nobody can say up front how much it needs.
+  in_small(
+      "mkdir -p w/outputs/d; echo 1 > w/outputs/d/1; head -c 14M /dev/urandom > w/outputs/z; truncate -s 30M "
+      "w/outputs/z; echo 2 > w/outputs/zz");
+  auto one = (*opened)->take("one", everything(), nullptr);
+  ASSERT_TRUE(one);
+  in_small("rm -r w/outputs/d w/outputs/zz; echo x > w/outputs/z; head -c 12M /dev/urandom > w/outputs/a");
+  const Manifest before = manifest_of(small() / "w");
+  auto restored = (*opened)->restore(one->id.text(), {}, false, {nullptr, everything(), nullptr}, nullptr);
+  ASSERT_FALSE(restored);
+  EXPECT_EQ(restored.error().code, Code::kNoSpace) << restored.error().message;
+  expect_same(before, manifest_of(small() / "w"));
+  EXPECT_FALSE(there_is(small() / "w/.restore"));
+  in_small("rm w/outputs/a");
+  auto again = (*opened)->restore(one->id.text(), {}, false, {nullptr, everything(), nullptr}, nullptr);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(read(small() / "w/outputs/d/1"), "1\n");
+  EXPECT_EQ(stat_of(small() / "w/outputs/z").st_size, 30 << 20);
+  expect_sound_repository();
+}
+
+TEST_F(FullDiskTest, ASnapshotThatFillsItIsNoneAndLeavesTheOthers) {
+  const auto repository = small() / "s.git";
+  auto opened = Store::open({repository, workspace(), 0, 0});
+  ASSERT_TRUE(opened);
+  make_zones();
+  shell("mkdir outputs/d; for i in $(seq 300); do echo $i > outputs/d/$i; done");
+  auto one = (*opened)->take("one", everything(), nullptr);
+  ASSERT_TRUE(one);
+  // Once many small objects do not fit, once a large one.
+  for (const char* more : {"for i in $(seq 400); do head -c 100000 /dev/urandom > outputs/d/$i; done",
+                           "rm outputs/d/*; head -c 30000000 /dev/urandom > outputs/large"}) {
+    shell(more);
+    const Manifest before = manifest();
+    auto refused = (*opened)->take("two", everything(), nullptr);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kNoSpace) << refused.error().message;
+    auto not_restored =
+        (*opened)->restore(one->id.text(), {}, false, {nullptr, everything(), nullptr}, nullptr);
+    ASSERT_FALSE(not_restored) << "what is there could not be kept";
+    EXPECT_EQ(not_restored.error().code, Code::kNoSpace) << not_restored.error().message;
+    expect_same(before, manifest());
+    EXPECT_EQ((*opened)->list(0)->size(), 1u);
+    EXPECT_THAT(list(repository / "okcvm/incoming"), IsEmpty());
+    const auto checked = run_script("git --git-dir=" + repository.string() + " fsck --strict", "/");
+    EXPECT_EQ(checked.exit_code, 0) << checked.output;
+  }
+  shell("rm outputs/large; echo small > outputs/small");
+  auto two = (*opened)->take("two", everything(), nullptr);
+  ASSERT_TRUE(two) << two.error().message;
+  EXPECT_EQ((*opened)->verify("", everything(), nullptr)->live_differences.size(), 0u);
 }
 
 }  // namespace

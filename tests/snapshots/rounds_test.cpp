@@ -35,7 +35,8 @@ class SharedRecord {
       if (!held_) closed.lock();
       ++cuts;
       ChangeSet set;
-      set.rescan = rescan;
+      set.rescan = lost_at != 0;
+      set.lost_at = lost_at;
       set.changes = changes_;
       set.end = retired + changes_.size();
       return set;
@@ -44,7 +45,7 @@ class SharedRecord {
       std::lock_guard closed(gate_);
       changes_.erase(changes_.begin(), changes_.begin() + static_cast<std::ptrdiff_t>(set.end - retired));
       retired = set.end;
-      if (set.rescan) rescan = false;
+      if (set.lost_at == lost_at) lost_at = 0;
     };
     source.hold = [this]() -> std::shared_ptr<void> {
       gate_.lock();
@@ -60,7 +61,7 @@ class SharedRecord {
 
   // Of the thread that takes snapshots.
   int cuts = 0, holds = 0;
-  bool rescan = false;
+  std::uint64_t lost_at = 0;
   std::uint64_t retired = 0;
 
  private:
@@ -190,7 +191,7 @@ TEST_F(RoundsTest, FoldersThatChangePlacesMeanwhileAreReadAnew) {
   expect_exact(take(shared_.source()));
 }
 
-TEST_F(RoundsTest, LosingTrackMeanwhileComparesEverythingUnderAHold) {
+TEST_F(RoundsTest, LosingTrackMeanwhileComparesEverythingAgain) {
   make_zones();
   shell("mkdir outputs/a outputs/b; echo 1 > outputs/a/f");
   snapshot();
@@ -198,12 +199,102 @@ TEST_F(RoundsTest, LosingTrackMeanwhileComparesEverythingUnderAHold) {
   const auto taken = take(meddled([&](int cut) {
     if (cut != 1) return;
     std::filesystem::rename(in("outputs/a/f"), in("outputs/b/f"));
-    shared_.rescan = true;
+    shared_.lost_at = 7;
   }));
   EXPECT_TRUE(taken.stats.rescanned);
-  EXPECT_EQ(shared_.holds, 1);
-  EXPECT_FALSE(shared_.rescan);
+  EXPECT_EQ(shared_.holds, 0);
+  EXPECT_EQ(shared_.lost_at, 0u);
   expect_exact(taken);
+}
+
+TEST_F(RoundsTest, LosingTrackAgainAndAgainEndsInAHold) {
+  make_zones();
+  shell("mkdir outputs/a outputs/b; echo 1 > outputs/a/f");
+  snapshot();
+  bool away = false;
+  shared_.lost_at = 1;
+  const auto taken = take(meddled([&](int cut) {
+    away = !away;
+    std::filesystem::rename(in(away ? "outputs/a/f" : "outputs/b/f"),
+                            in(away ? "outputs/b/f" : "outputs/a/f"));
+    shared_.lost_at = static_cast<std::uint64_t>(cut) + 1;
+  }));
+  EXPECT_EQ(shared_.holds, 1);
+  EXPECT_EQ(shared_.cuts, 4);
+  EXPECT_EQ(shared_.lost_at, 0u);
+  expect_exact(taken);
+}
+
+TEST_F(RoundsTest, AGapIsComparedWithoutHoldingTheSession) {
+  make_zones();
+  shell("mkdir outputs/a outputs/b; for i in 1 2 3; do echo $i > outputs/a/$i; done");
+  snapshot();
+  std::filesystem::rename(in("outputs/a/1"), in("outputs/b/1"));
+  write(in("outputs/a/2"), "unrecorded");
+  shared_.lost_at = 3;
+  const auto taken = take(meddled([&](int cut) {
+    if (cut == 1) move("outputs/b/1", "outputs/a/one");
+    if (cut == 2)
+      shared_.change(ChangeKind::kContent, "outputs/a/3", "", [&] { write(in("outputs/a/3"), "later"); });
+  }));
+  EXPECT_TRUE(taken.stats.rescanned);
+  EXPECT_EQ(shared_.holds, 0);
+  EXPECT_EQ(shared_.lost_at, 0u);
+  EXPECT_THAT(files_of(taken).at("one"), ElementsAre("outputs/a"));
+  EXPECT_FALSE(files_of(taken).contains("1"));
+  const auto next = take(shared_.source());
+  EXPECT_FALSE(next.stats.rescanned) << "what came meanwhile is in the record";
+  EXPECT_EQ(git("show " + next.id.text() + ":workspace/outputs/a/3"), "later");
+  expect_exact(next);
+}
+
+TEST_F(RoundsTest, AGapIsComparedBeforeARestoreHoldsTheSession) {
+  make_zones();
+  shell("mkdir outputs/a; echo 1 > outputs/a/1");
+  const auto one = snapshot();
+  write(in("outputs/a/1"), "unrecorded");
+  shared_.lost_at = 3;
+  auto source = meddled([&](int) {});
+  bool compared_before = false;
+  const Store::RestoreHooks hooks{[&, hold = source.hold] {
+                                    compared_before = shared_.lost_at == 0;
+                                    return hold();
+                                  },
+                                  {source.cut, source.retire},
+                                  nullptr};
+  ASSERT_TRUE(store().restore(one.id.text(), {}, false, hooks, nullptr));
+  EXPECT_TRUE(compared_before);
+  EXPECT_EQ(read(in("outputs/a/1")), "1\n");
+  EXPECT_EQ(store().list(0)->size(), 2u) << "one snapshot of what was there";
+}
+
+/// Comparisons with the live workspace while names move: what stands somewhere all the time is in the answer
+/// in one place, and nothing is called damaged.
+TEST_F(RoundsTest, ComparisonsSeeFilesThatMoveMeanwhile) {
+  make_zones();
+  shell("mkdir outputs/a outputs/b; echo 1 > outputs/a/f");
+  const auto one = snapshot();
+  const auto move_once = [&](const char* from, const char* to) {
+    const int first = shared_.cuts + 1;
+    return meddled([=, this](int cut) {
+      if (cut == first) move(from, to);
+    });
+  };
+  const auto diff = store().diff("", std::nullopt, move_once("outputs/a/f", "outputs/b/f"), false);
+  ASSERT_TRUE(diff) << diff.error().message;
+  bool renamed = false;
+  for (const auto& row : *diff) {
+    EXPECT_NE(row.kind, DifferenceKind::kRemoved);
+    renamed = renamed || row.kind == DifferenceKind::kRenamed;
+  }
+  EXPECT_TRUE(renamed);
+  const auto report = store().verify("", move_once("outputs/b/f", "outputs/a/f"), nullptr);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_THAT(report->problems, IsEmpty());
+  const auto hooks = Store::RestoreHooks{nullptr, move_once("outputs/a/f", "outputs/b/f"), nullptr};
+  const auto planned = store().restore(one.id.text(), {}, true, hooks, nullptr);
+  ASSERT_TRUE(planned) << planned.error().message;
+  EXPECT_EQ(shared_.holds, 0);
 }
 
 TEST_F(RoundsTest, FilesRenamedBackAndForthAreInEverySnapshotOnce) {

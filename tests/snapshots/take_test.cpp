@@ -213,7 +213,10 @@ TEST_F(SnapshotTest, IdsAreFullOrUniquePrefixes) {
 TEST_F(SnapshotTest, LabelsAreKeptExactly) {
   make_zones();
   shell("echo 1 > outputs/a");
+  std::string many_lines = "\"first\"\n\n'second'\n";
+  while (many_lines.size() < 64 << 10) many_lines += "\"line\"\t" + std::to_string(many_lines.size()) + "\n";
   const std::vector<std::string> labels{"plain",
+                                        many_lines,
                                         "\"quoted\" 'and' $(more)",
                                         "\n\nlines\n\nafter\n",
                                         std::string("nul\0inside", 10),
@@ -229,6 +232,7 @@ TEST_F(SnapshotTest, LabelsAreKeptExactly) {
     EXPECT_EQ(store().find(taken.id.text())->label, label);
   }
   expect_sound_repository();
+  EXPECT_NE(git("log -p").find("line"), std::string::npos);
 }
 
 TEST_F(SnapshotTest, AFolderIsNotTakenForTheOneThatHadItsName) {
