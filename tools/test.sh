@@ -17,7 +17,7 @@ for option in "$@"; do
   esac
 done
 need_root
-install_packages "${build_packages[@]}" attr bubblewrap curl git gcc libc6-dev make procps python3 sqlite3 tar
+install_packages "${build_packages[@]}" attr bubblewrap curl git gcc libc6-dev make procps python3 sqlite3 strace tar
 [ -c /dev/fuse ] || modprobe fuse 2>/dev/null || echo "there is no /dev/fuse: tests that mount will be skipped"
 
 # Counts cases: of a GoogleTest program by its own summary in ctest's log ($2), of any other test as one, by ctest's
@@ -59,6 +59,7 @@ for preset in "${presets[@]}"; do
   echo "== $preset: building"
   build_preset "$preset"
   echo "== $preset: testing"
+  export TSAN_OPTIONS=die_after_fork=0  # tests fork while they have threads, and the child makes more
   ctest --test-dir "$folder" --output-on-failure --timeout 900 "${ctest_options[@]}" </dev/null 2>&1 |
     tee "$folder/ctest.log"
   [ "${PIPESTATUS[0]}" = 0 ] || status=1

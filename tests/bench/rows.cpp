@@ -21,9 +21,11 @@ std::string run_checked(const std::string& script, const fs::path& directory) {
   return result.output;
 }
 
-/// The seconds a command takes, its start included, as people measure it.
-Row command(std::string name, double target, std::string script) {
-  return {std::move(name), target, [script = std::move(script)](const fs::path& directory) {
+/// The seconds a command takes, its start included, as people measure it. What `before` does is not counted.
+Row command(std::string name, double target, std::string script, std::string before = "") {
+  return {std::move(name), target,
+          [script = std::move(script), before = std::move(before)](const fs::path& directory) {
+            if (!before.empty()) run_checked(before, directory);
             const auto start = std::chrono::steady_clock::now();
             run_checked(script, directory);
             return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -82,7 +84,9 @@ std::vector<Row> make_rows(const RowOptions& options) {
       loop("mkdir", 11, make_directories, files),
       loop("rmdir", 0, remove_directories, files),
       command("git clone", 2.8, "git clone -q --no-hardlinks " + repository + " clone"),
-      command("git status (first)", 0, "git -C clone status --porcelain"),
+      // Files as young as git's index are read again by every status. Older ones are read by the first only.
+      command("git status (first)", 0, "git -C clone status --porcelain",
+              "find clone -path clone/.git -prune -o -type f -exec touch -d '1 hour ago' {} +"),
       command("git status (second)", 1.1, "git -C clone status --porcelain"),
       command("find -printf %s", 1.7, "find clone -printf '%s\\n' > /dev/null"),
       command("grep -r", 4.5, "grep -r needle clone > /dev/null"),

@@ -17,12 +17,14 @@
 #include <utility>
 #include <vector>
 
+#include "tests/bench/daemon_cost.h"
 #include "tests/support/process.h"
 #include "tests/support/session.h"
 #include "tests/support/watchdog.h"
 
-/// What sessions cost beside their requests: time to mount one, memory and wake-ups of many idle ones, memory
-/// of many known files. Prints a JSON array of {what, value, unit, target}.
+/// What sessions cost beside their requests: time to make and mount one, by the driver and by the daemon,
+/// memory and wake-ups of many idle ones, memory of many known files. Prints a JSON array of {what, value,
+/// unit, target}.
 namespace okcvm::bench {
 namespace fs = std::filesystem;
 namespace {
@@ -100,6 +102,22 @@ void creation_time(Report& report) {
   report.add("unmount, median", removed[removed.size() / 2], "ms");
 }
 
+/// The same as a client of the daemon sees it: registry, snapshots' store and control socket included.
+void daemon_time(Report& report) {
+  constexpr int kRounds = 200;
+  auto cost = measure_daemon(kRounds);
+  const auto add = [&](const std::string& what, std::vector<double>& times, const std::string& target = "") {
+    std::sort(times.begin(), times.end());
+    report.add(what + ", median of " + std::to_string(kRounds), times[times.size() / 2], "ms", target);
+    report.add(what + ", 95th percentile", times[times.size() * 95 / 100], "ms");
+  };
+  add("creation over the control socket, connection kept", cost.create_keep_alive, "≤ 5 ms");
+  add("creation over the control socket, new connection", cost.create_fresh, "≤ 5 ms");
+  add("okcvm create, the whole program", cost.create_program);
+  add("deletion over the control socket", cost.delete_keep_alive);
+  add("okcvm delete, the whole program", cost.delete_program);
+}
+
 void idle_cost(Report& report, int count) {
   std::vector<std::unique_ptr<test::Session>> sessions;
   sessions.push_back(std::make_unique<test::Session>("first"));
@@ -166,6 +184,7 @@ void run(int sessions, long files) {
   test::Watchdog::instance().expect_progress(std::chrono::seconds(900));
   Report report;
   creation_time(report);
+  daemon_time(report);
   if (sessions > 0) idle_cost(report, sessions);
   if (files > 0) known_files(report, files);
   report.print();

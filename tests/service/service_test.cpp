@@ -144,6 +144,28 @@ TEST_F(DaemonAsService, ServesOnTheSocketItIsGivenAndLeavesItBehind) {
   }
 }
 
+TEST_F(DaemonAsService, SaysWhichInheritedSocketItDoesNotServe) {
+  const auto other = mount("x").parent_path() / "other.sock";
+  manager().listen(other, "okcvmd.socket");
+  start();
+  EXPECT_EQ(ask("GET", "/v1/health").status, 200) << "its own is served none the less";
+  EXPECT_THAT(manager().log(),
+              HasSubstr("the inherited socket " + other.string() + " is not served, as --socket is " +
+                        socket() + ": set ListenStream=" + socket()));
+  EXPECT_TRUE(manager().heard(that_stores("control")));
+  EXPECT_EQ(stop(), 0);
+  EXPECT_FALSE(there_is(socket())) << "it made that one";
+  EXPECT_TRUE(there_is(other)) << "which is the socket unit's";
+}
+
+TEST_F(DaemonAsService, SaysThatTheSocketOfItsUnitIsGone) {
+  manager().listen(socket(), "okcvmd.socket");
+  ASSERT_OK(::unlink(socket().c_str()));
+  start();
+  EXPECT_EQ(ask("GET", "/v1/health").status, 200);
+  EXPECT_THAT(manager().log(), HasSubstr("was removed from there"));
+}
+
 TEST_F(DaemonAsService, GivesTheDevicesOfMountsIntoKeeping) {
   start();
   create("s1");

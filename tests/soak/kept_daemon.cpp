@@ -60,6 +60,14 @@ bool KeptDaemon::upgrade() {
   return ::kill(keeper_, SIGHUP) == 0;
 }
 
+void KeptDaemon::crash() {
+  const pid_t pid = daemon();
+  ::kill(keeper_, SIGKILL);
+  ::waitpid(keeper_, nullptr, 0);
+  keeper_ = -1;
+  if (pid > 0) ::kill(pid, SIGKILL);
+}
+
 void KeptDaemon::stop() {
   if (keeper_ <= 0) return;
   ::kill(keeper_, SIGTERM);

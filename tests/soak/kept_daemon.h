@@ -26,6 +26,8 @@ class KeptDaemon final {
   /// Has the keeper replace the daemon as an upgrade does: it leaves its mounts and ends, and the next takes
   /// over.
   bool upgrade();
+  /// Kills keeper and daemon with SIGKILL; the mounts are dead then.
+  void crash();
   /// Ends all of it; sessions are unmounted.
   void stop();
 

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -19,9 +20,10 @@ namespace {
 
 constexpr int kSeconds = 30;
 
-/// Polls a condition that another process brings about; there is no handle to wait on.
-template <typename Condition>
-bool comes_true(Condition condition) {
+}  // namespace
+
+// There is no handle to wait on for what other processes do.
+bool DaemonFixture::comes_true(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kSeconds);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
@@ -30,7 +32,10 @@ bool comes_true(Condition condition) {
   return true;
 }
 
-}  // namespace
+std::size_t DaemonFixture::count_in_proc(pid_t process, const char* folder) {
+  const std::filesystem::directory_iterator entries("/proc/" + std::to_string(process) + "/" + folder);
+  return static_cast<std::size_t>(std::distance(entries, std::filesystem::directory_iterator()));
+}
 
 void DaemonFixture::SetUp() {
   if (::geteuid() != 0) GTEST_SKIP() << "mounting needs root";
@@ -122,14 +127,18 @@ HttpAnswer DaemonFixture::ask(const std::string& method, const std::string& targ
   return HttpClient(socket()).ask(method, target, body, headers);
 }
 
-HttpAnswer DaemonFixture::ask_as(uid_t uid, const std::string& method, const std::string& target,
-                                 const std::string& body) {
+HttpClient DaemonFixture::connect_as(uid_t uid) {
   // The kernel notes who connects at that moment (SO_PEERCRED).
   if (::setgroups(0, nullptr) != 0 || ::setegid(uid) != 0 || ::seteuid(uid) != 0)
     ADD_FAILURE() << "cannot change users";
   HttpClient client(socket());
   if (::seteuid(0) != 0 || ::setegid(0) != 0) std::abort();
-  return client.ask(method, target, body);
+  return client;
+}
+
+HttpAnswer DaemonFixture::ask_as(uid_t uid, const std::string& method, const std::string& target,
+                                 const std::string& body) {
+  return connect_as(uid).ask(method, target, body);
 }
 
 nlohmann::json DaemonFixture::create(const nlohmann::json& request) {

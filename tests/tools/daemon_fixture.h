@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -37,9 +38,15 @@ class DaemonFixture : public ::testing::Test {
   /// As another user of the host.
   HttpAnswer ask_as(uid_t uid, const std::string& method, const std::string& target,
                     const std::string& body = {});
+  HttpClient connect_as(uid_t uid);
   nlohmann::json create(const nlohmann::json& request);
   void add_skill(const std::string& name, const std::string& text);
   std::string log() const;
+
+  /// Polls a condition that another process brings about, for up to 30 seconds.
+  static bool comes_true(const std::function<bool()>& condition);
+  /// The entries of a folder of a process in /proc: "fd", "task".
+  static std::size_t count_in_proc(pid_t process, const char* folder);
 
   std::filesystem::path mount(const std::string& id) const { return root_ / "mnt" / ("okcvm-" + id); }
   std::string socket() const { return root_ / "run" / "control.sock"; }

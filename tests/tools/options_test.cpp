@@ -100,6 +100,31 @@ TEST_F(OptionsTest, WrongCommandLinesAreRefused) {
               ::testing::HasSubstr("OKCVM_SESSION_TTL_DAYS"));
 }
 
+TEST_F(OptionsTest, RelativePathsAreTakenFromTheWorkingDirectory) {
+  const auto here = std::filesystem::current_path();
+  auto options = read({"--state-dir", "state", "--run-dir=../run", "--skills-dir", "./a/"},
+                      {"OKCVM_MOUNT_ROOT=mnt", "OKCVM_SYMLINK_HOST_ROOT=/usr:opt"});
+  ASSERT_TRUE(options) << refusal(options);
+  EXPECT_EQ(options->state_dir, here / "state");
+  EXPECT_EQ(options->run_dir, here.parent_path() / "run");
+  EXPECT_EQ(options->socket, here.parent_path() / "run/control.sock");
+  EXPECT_EQ(options->mount_root, here / "mnt");
+  EXPECT_THAT(options->skills_dirs, ::testing::ElementsAre(here / "a"));
+  EXPECT_THAT(options->symlink_host_roots, ::testing::ElementsAre("/usr", (here / "opt").string()));
+
+  const std::string file = "okcvmd-relative-" + std::to_string(::getpid()) + ".conf";
+  std::ofstream(here / file) << "state-dir = /from/file\n";
+  options = read({"--config", file.c_str()});
+  ASSERT_TRUE(options) << refusal(options);
+  EXPECT_EQ(options->config, here / file);
+  EXPECT_EQ(options->state_dir, "/from/file");
+  std::filesystem::remove(here / file);
+
+  EXPECT_THAT(refusal(read({"--config", ""})), ::testing::HasSubstr("a path is needed"));
+  write_file("state-dir = relative\n");
+  EXPECT_THAT(refusal(read_with_file({})), ::testing::HasSubstr("does not know where okcvmd is started"));
+}
+
 TEST_F(OptionsTest, HelpNamesEveryOption) {
   std::ostringstream help, table;
   print_help(help);

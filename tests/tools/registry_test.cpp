@@ -96,6 +96,8 @@ TEST_F(RegistryTest, RemovesASessionWithAllThatIsIts) {
   ASSERT_TRUE(registry->add_agent({"a1", "root", 1000, id_of("a1")}));
   ASSERT_TRUE(registry->remove(id_of("a1")));
   ASSERT_TRUE(registry->remove(id_of("a1")));
+  ASSERT_TRUE(registry->insert(example("a2")));
+  ASSERT_TRUE(registry->remove_deleted(id_of("a2")));
   EXPECT_TRUE(registry->load()->sessions.empty());
   EXPECT_TRUE(registry->checkpoints(id_of("a1"), 10)->empty());
   EXPECT_TRUE(registry->agents(std::nullopt)->empty());

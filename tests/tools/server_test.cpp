@@ -202,6 +202,12 @@ TEST_F(ServerTest, RefusesAHeaderThatIsTooLarge) {
   EXPECT_EQ(raw("GET / HTTP/1.1\r\nA: " + std::string(20'000, 'a') + "\r\n\r\n").status, 431);
   EXPECT_EQ(raw("GET /" + std::string(20'000, 'a') + " HTTP/1.1\r\n\r\n").status, 431);
   EXPECT_EQ(raw("GET / HTTP/1.1\r\nA: " + std::string(15'000, 'a') + "\r\n\r\n").status, 200);
+  std::string many = "GET / HTTP/1.1\r\n";
+  for (int i = 0; i < 1'000; ++i) many += "A: b\r\n";
+  EXPECT_EQ(raw(many + "\r\n").status, 200);
+  HttpClient client(path_);
+  for (int i = 0; i < 5; ++i) client.send(many.substr(i == 0 ? 0 : 16));
+  EXPECT_EQ(client.receive().status, 431);
 }
 
 TEST_F(ServerTest, RefusesABodyThatIsTooLarge) {
@@ -213,6 +219,20 @@ TEST_F(ServerTest, RefusesABodyThatIsTooLarge) {
   EXPECT_EQ(client.receive().status, 413);
   HttpClient whole(path_);
   EXPECT_EQ(whole.ask("POST", "/", std::string(1024 * 1024, 'a')).body.size(), 1024u * 1024 + 2);
+}
+
+TEST_F(ServerTest, RefusesTrailersThatAreTooLarge) {
+  std::string many;
+  for (int i = 0; i < 5'000; ++i) many += "A: b\r\n";
+  for (const std::string path : {"/", "/count"}) {
+    HttpClient client(path_);
+    client.send("POST " + path + " HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n" + many +
+                "\r\n");
+    EXPECT_EQ(client.receive().status, 431) << path;
+    HttpClient sober(path_);
+    sober.send("POST " + path + " HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nA: b\r\n\r\n");
+    EXPECT_EQ(sober.receive().status, 200) << path;
+  }
 }
 
 TEST_F(ServerTest, StreamsBodiesOfAnySize) {

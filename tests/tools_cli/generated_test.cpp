@@ -50,6 +50,8 @@ TEST_F(Generated, EveryVerbExplainsItself) {
       EXPECT_THAT(by_help.out, HasSubstr("--" + std::string(option.name)));
   }
   EXPECT_THAT(okcvm("help skill").out, AllOf(HasSubstr("skill load"), HasSubstr("skill unload")));
+  EXPECT_EQ(okcvm("skill --help").out, okcvm("help skill").out);
+  EXPECT_EQ(okcvm("--help checkpoint").status, 0);
   EXPECT_EQ(okcvm("help nothing").status, 2);
   EXPECT_EQ(okcvm("--version").out, "okcvm " OKCVM_VERSION "\n");
 }

@@ -43,16 +43,46 @@ TEST_F(ServiceVerbs, EventsEndAfterACount) {
   EXPECT_EQ(ran.out, "{\"n\":1}\n{\"n\":2}\n");
 }
 
+/// Two sessions, of which the second answers 100 requests more at each look.
+FakeDaemon::Answer two_sessions_at_work() {
+  return [looks = 0](const SeenRequest&) mutable {
+    const auto session = [](const char* id, int requests) {
+      return json{{"id", id},
+                  {"state", "mounted"},
+                  {"owner", {{"uid", 7}, {"name", nullptr}}},
+                  {"last_used_at", "2026-11-21T22:05:05.123Z"},
+                  {"counters",
+                   {{"requests", requests}, {"errors", 2}, {"denials", 3}, {"open_files", 4}, {"nodes", 5}}}};
+    };
+    return reply(200, json{{"sessions", {session("idle", 9), session("busy", 100 * ++looks)}}}.dump());
+  };
+}
+
 TEST_F(ServiceVerbs, TopIsOneTableOffATerminal) {
-  daemon_answers([](const SeenRequest& request) {
-    if (request.target.starts_with("/v1/sessions?")) return reply(200, R"({"sessions":[{"id":"12ab34cd"}]})");
-    return reply(200,
-                 R"({"id":"12ab34cd","state":"mounted","requests":{"LOOKUP":3,"OPEN":4},"open_files":1})");
-  });
-  const auto ran = okcvm("top");
-  EXPECT_EQ(ran.status, 0);
-  EXPECT_THAT(ran.out, HasSubstr("SESSION   STATE    REQ/S  REQUESTS  OPEN"));
-  EXPECT_THAT(ran.out, HasSubstr("12ab34cd  mounted      0         7     1"));
+  daemon_answers(two_sessions_at_work());
+  const auto ran = okcvm("top --interval 1");
+  EXPECT_EQ(ran.status, 0) << ran.err;
+  EXPECT_THAT(ran.out,
+              ::testing::MatchesRegex("SESSION +STATE +OWNER +REQ/S +REQUESTS +ERRORS +DENIALS +OPEN +INODES "
+                                      "+LAST USED\n"
+                                      "busy +mounted +7 +[1-9][0-9]* +200 +2 +3 +4 +5 .*\n"
+                                      "idle +mounted +7 +0 +9 +2 +3 +4 +5 .*\n"));
+  for (const auto& request : daemon_->seen())
+    EXPECT_THAT(request.target, HasSubstr("/v1/sessions?"))
+        << "it costs the daemon no walk through a workspace";
+  EXPECT_EQ(daemon_->seen().size(), 2U);
+}
+
+TEST_F(ServiceVerbs, TopIsRowsForPrograms) {
+  daemon_answers(two_sessions_at_work());
+  const auto rows = okcvm("top --json -i 1 -n 1").json()["sessions"];
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0]["id"], "busy");
+  EXPECT_GT(rows[0]["requests_per_second"], 0);
+  EXPECT_EQ(rows[0]["denials"], 3);
+  EXPECT_EQ(rows[0]["open_files"], 4);
+  EXPECT_EQ(rows[0]["last_used_at"], "2026-11-21T22:05:05.123Z");
+  EXPECT_EQ(okcvm("top -c 0").out, "");
 }
 
 TEST_F(ServiceVerbs, DoctorWorksWithoutADaemon) {

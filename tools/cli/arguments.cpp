@@ -143,8 +143,10 @@ class Parser {
     if (found_.verb == nullptr) {
       if (help && plain_.empty()) return {};
       if (plain_.empty()) return usage("say what to do" + help_hint(nullptr));
-      if (const auto seconds = second_words(plain_[0]); !seconds.empty())
+      if (const auto seconds = second_words(plain_[0]); !seconds.empty()) {
+        if (help) return explain_family();
         return usage("'" + plain_[0] + "' needs one of: " + seconds + help_hint(nullptr));
+      }
       return usage("there is no verb '" + plain_[0] + "'" + help_hint(nullptr));
     }
     std::size_t at = verb_words_;
@@ -163,6 +165,14 @@ class Parser {
     }
     if (at < plain_.size() && !help)
       return usage("'" + plain_[at] + "' is one word too many" + help_hint(found_.verb));
+    return {};
+  }
+
+  /// `okcvm skill --help` is `okcvm help skill`.
+  Outcome<void> explain_family() {
+    found_.verb = find_verb("help");
+    found_.options.erase("help");
+    found_.arguments["VERB"] = {plain_[0]};
     return {};
   }
 

@@ -96,6 +96,12 @@ std::string joined(const Json& list, std::string_view none) {
   return text.empty() ? std::string(none) : text;
 }
 
+std::string owner_text(const Json& session) {
+  const auto& owner = member_in(session, "owner");
+  const auto name = text_in(owner, "name");
+  return name.empty() ? std::to_string(number_in(owner, "uid")) : name;
+}
+
 std::string session_target(std::string_view id, std::string_view rest) {
   return "/v1/sessions/" + percent_encoded(id, false) + std::string(rest);
 }

@@ -23,6 +23,8 @@ const Json& list_in(const Json& object, std::string_view key);    // an empty li
 /// "pdf, xlsx" of a list of strings; `none` for an empty one.
 std::string joined(const Json& list, std::string_view none = "");
 
+/// A session's owner by name, else by number; of an answer with "owner".
+std::string owner_text(const Json& session);
 /// "/v1/sessions/ID" and what follows it.
 std::string session_target(std::string_view id, std::string_view rest = "");
 /// A query string out of the pairs whose value is not empty: "?limit=5&prefix=ab", or nothing.

@@ -70,12 +70,6 @@ Outcome<void> print_session(const Context& context, const Json& session) {
   return context.print(visible(text_in(session, "mount")) + "\n");
 }
 
-std::string owner_text(const Json& session) {
-  const auto& owner = member_in(session, "owner");
-  const auto name = text_in(owner, "name");
-  return name.empty() ? std::to_string(number_in(owner, "uid")) : name;
-}
-
 std::string label_text(const Json& session) {
   std::string text;
   const auto& labels = member_in(session, "labels");

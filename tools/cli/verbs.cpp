@@ -349,11 +349,13 @@ std::vector<Verb> host_verbs() {
       {"status", group, "Say how the daemon is", "", {}, {}, "GET /v1/health", run::status},
       {"top",
        group,
-       "Watch sessions at work",
-       "Off a terminal it prints one table and ends, unless told otherwise.",
+       "Watch sessions at work, the busiest first",
+       "Requests are those that reached the daemon: reads and writes of open files usually do not. Off a "
+       "terminal it "
+       "prints one table, of what happened in the interval before it, and ends, unless told otherwise.",
        {},
        {{"interval", 'i', "SECONDS", "Between two looks (2).", Kind::kNumber},
-        {"count", 'c', "N", "End after N looks.", Kind::kNumber},
+        {"count", 'c', "N", "End after N tables.", Kind::kNumber},
         kLimit},
        "GET /v1/sessions",
        run::top},

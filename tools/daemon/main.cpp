@@ -16,6 +16,7 @@ okcvm::daemon::Backends real_backends() {
   backends.mount = okcvm::fusefs::SessionMount::mount;
   backends.take_over = okcvm::fusefs::SessionMount::take_over;
   backends.detach_stale = okcvm::fusefs::detach_stale_mounts;
+  backends.forget_mount = okcvm::fusefs::forget_mount;
   backends.open_store = okcvm::snapshots::Store::open;
   backends.remote_url = okcvm::snapshots::remote_url;
   return backends;

@@ -48,13 +48,61 @@ ServerLimits server_limits(const Options& options) {
   return limits;
 }
 
-/// The inherited socket if it is still the one at the path, else a new one there.
-Result<FileDescriptor> control_socket(const Options& options, FileDescriptor inherited) {
-  struct stat status {};
-  if (inherited && ::lstat(options.socket.c_str(), &status) == 0 && S_ISSOCK(status.st_mode))
-    return inherited;
-  inherited.reset();
-  return listen_at(options.socket);
+struct ControlSocket {
+  FileDescriptor socket;
+  bool is_units = false;  // a socket unit's, which is the unit's to keep and to remove
+};
+
+bool is_same_socket(const std::filesystem::path& a, const std::filesystem::path& b) {
+  struct stat first {};
+  struct stat second {};
+  return ::lstat(a.c_str(), &first) == 0 && ::lstat(b.c_str(), &second) == 0 && S_ISSOCK(first.st_mode) &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+/// Whoever waits at a socket that nobody serves waits for ever, so its owner has to be told.
+void tell_unserved(const Inherited::Socket& inherited, const std::string& wanted) {
+  if (inherited.path.empty())
+    log_warning(
+        "a listening socket without a path was inherited and is not served: set ListenStream={} in "
+        "okcvmd.socket",
+        wanted);
+  else if (inherited.path == wanted)
+    log_warning(
+        "the inherited socket {} was removed from there, so that no client finds it; a new one is made: "
+        "restart "
+        "okcvmd.socket",
+        wanted);
+  else
+    log_warning(
+        "the inherited socket {} is not served, as --socket is {}: set ListenStream={} in okcvmd.socket, or "
+        "use "
+        "--socket {}",
+        inherited.path, wanted, wanted, inherited.path);
+}
+
+/// The inherited socket that is the one at the path, else a new one there.
+Result<ControlSocket> control_socket(const Options& options, const ServiceManager& manager,
+                                     std::vector<Inherited::Socket> inherited) {
+  ControlSocket control;
+  bool is_own_stale = false;
+  for (auto& candidate : inherited) {
+    if (is_same_socket(candidate.path, options.socket)) {
+      if (!control.socket) control = {std::move(candidate.socket), !candidate.is_own};
+      continue;
+    }
+    is_own_stale = is_own_stale || candidate.is_own;
+    tell_unserved(candidate, options.socket.string());
+  }
+  inherited.clear();
+  if (is_own_stale) manager.forget_control();
+  if (!control.socket) {
+    auto made = listen_at(options.socket);
+    if (!made) return fail(made.error());
+    control.socket = std::move(*made);
+  }
+  if (!control.is_units) manager.keep_control(control.socket.get());
+  return control;
 }
 
 /// The running daemon: timers and signals around the server.
@@ -148,6 +196,9 @@ class Running {
 Result<void> run(const Options& options, Backends backends) {
   if (auto fit = check_host(options); !fit) return fit;
   if (auto made = make_directories(options); !made) return made;
+  if (!is_in_memory(options.run_dir))
+    log_warning("the run directory {} is on a disk, which makes sessions slow: use a tmpfs, as /run is",
+                options.run_dir.string());
   auto lock = StateLock::take(options.state_dir);
   if (!lock) return fail(lock.error());
 
@@ -156,11 +207,8 @@ Result<void> run(const Options& options, Backends backends) {
   // Reading the whole registry takes its time; programs in live mounts are waiting.
   auto registry = Registry::open(options.state_dir / "sessions.db", inherited.devices.empty());
   if (!registry) return fail(registry.error());
-  // A socket unit's socket is the unit's to keep and to remove.
-  const bool was_activated = inherited.control && !inherited.is_control_own;
-  auto control = control_socket(options, std::move(inherited.control));
+  auto control = control_socket(options, manager, std::move(inherited.sockets));
   if (!control) return fail(control.error());
-  if (!was_activated) manager.keep_control(control->get());
 
   if (manager.is_there()) {
     backends.keep_device = [&manager](const SessionId& id, int device) {
@@ -175,13 +223,13 @@ Result<void> run(const Options& options, Backends backends) {
   bool leave_mounts = false;
   {
     Running running(options, sessions, events, manager);
-    auto served = running.serve(std::move(*control));
+    auto served = running.serve(std::move(control->socket));
     if (!served) return fail(served.error());
     leave_mounts = *served;
     if (!leave_mounts && options.session_ttl_days > 0) running.clean_old();
   }
   sessions.stop(leave_mounts);
-  if (!leave_mounts && !was_activated) {
+  if (!leave_mounts && !control->is_units) {
     manager.forget_control();
     ::unlink(options.socket.c_str());
   }

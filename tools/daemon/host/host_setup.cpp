@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -103,6 +105,12 @@ Result<void> make_directories(const Options& options) {
     if (skills.parent_path() == options.state_dir)
       if (auto made = make_own_directory(skills, 0755); !made) return made;
   return {};
+}
+
+bool is_in_memory(const std::filesystem::path& directory) {
+  struct statfs system {};
+  return ::statfs(directory.c_str(), &system) == 0 &&
+         (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
 }
 
 Result<StateLock> StateLock::take(const std::filesystem::path& state_dir) {

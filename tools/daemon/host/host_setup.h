@@ -15,6 +15,11 @@ Result<void> check_host(const Options& options);
 /// that others could write to is refused.
 Result<void> make_directories(const Options& options);
 
+/// Whether a directory's file system keeps its files in memory, as that of /run does. In the run directory
+/// sessions keep state that changes with every call of theirs: on a disk, creating one takes many times as
+/// long.
+bool is_in_memory(const std::filesystem::path& directory);
+
 /// Keeps a second daemon off a state directory for as long as it lives. Move-only.
 class StateLock final {
  public:

@@ -16,12 +16,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "policy/file_descriptor.h"
 #include "tools/daemon/host/host_setup.h"
+#include "tools/daemon/host/keeper_notices.h"
 
 namespace okcvm::daemon {
 namespace {
@@ -29,8 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMostKept = 8192;
-constexpr std::size_t kMostPerMessage = 16;
+constexpr int kMostOnItsWay = 4096;    // more than net.unix.max_dgram_qlen
 constexpr milliseconds kSteady{1000};  // a daemon that lived so long is started again at once
 constexpr milliseconds kFirstPause{100};
 constexpr milliseconds kLongestPause{5000};
@@ -46,11 +45,9 @@ class Keeper {
   bool set_up();
   void start_child();
   [[noreturn]] void become_child();
-  void take_message();
-  void carry_out(const std::string& message, std::vector<FileDescriptor> descriptors);
+  bool take_message();
   void take_signal();
   void reap();
-  bool keeps_mounts() const;
   int wait_time() const;
 
   char** const arguments_;
@@ -59,10 +56,9 @@ class Keeper {
   FileDescriptor notices_;
   FileDescriptor signals_;
   sigset_t old_mask_{};
-  std::map<std::string, FileDescriptor> kept_;
+  KeptDescriptors kept_;
   pid_t child_ = -1;
-  bool was_ready_ = false;  // the present daemon
-  int failures_ = 0;        // daemons in a row that never became ready
+  int failures_ = 0;  // daemons in a row that never became ready
   bool stopping_ = false;
   bool replacing_ = false;
   int result_ = -1;  // the exit status, once it is over
@@ -92,7 +88,7 @@ bool Keeper::set_up() {
 }
 
 void Keeper::start_child() {
-  was_ready_ = false;
+  kept_.forget_ready();
   replacing_ = false;
   started_ = Clock::now();
   child_ = ::fork();
@@ -104,14 +100,14 @@ void Keeper::start_child() {
 void Keeper::become_child() {
   std::vector<int> moved;
   std::string names;
-  const int above = 3 + static_cast<int>(kept_.size());
-  for (const auto& [name, descriptor] : kept_) {
+  const int above = 3 + static_cast<int>(kept_.all().size());
+  for (const auto& [name, descriptor] : kept_.all()) {
     moved.push_back(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, above));
     names += (names.empty() ? "" : ":") + name;
   }
   for (std::size_t i = 0; i < moved.size(); ++i) ::dup2(moved[i], 3 + static_cast<int>(i));
   ::setenv("NOTIFY_SOCKET", socket_name_.c_str(), 1);
-  ::setenv("FDSTORE", std::to_string(kMostKept).c_str(), 1);
+  ::setenv("FDSTORE", std::to_string(KeptDescriptors::kMost).c_str(), 1);
   ::setenv("LISTEN_FDS", std::to_string(moved.size()).c_str(), 1);
   ::setenv("LISTEN_FDNAMES", names.c_str(), 1);
   ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
@@ -125,58 +121,12 @@ void Keeper::become_child() {
   ::_exit(1);
 }
 
-void Keeper::take_message() {
-  std::array<char, 4096> text{};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostPerMessage) + CMSG_SPACE(sizeof(ucred))>
-      space{};
-  iovec part{text.data(), text.size()};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = space.data();
-  header.msg_controllen = space.size();
-  const auto size = ::recvmsg(notices_.get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (size < 0) return;
-  std::vector<FileDescriptor> descriptors;
-  pid_t sender = -1;
-  for (cmsghdr* item = CMSG_FIRSTHDR(&header); item; item = CMSG_NXTHDR(&header, item)) {
-    if (item->cmsg_level != SOL_SOCKET) continue;
-    if (item->cmsg_type == SCM_CREDENTIALS) {
-      ucred credentials{};
-      std::memcpy(&credentials, CMSG_DATA(item), sizeof credentials);
-      sender = credentials.pid;
-    }
-    if (item->cmsg_type != SCM_RIGHTS) continue;
-    for (std::size_t at = 0; at + sizeof(int) <= item->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
-      int descriptor = -1;
-      std::memcpy(&descriptor, CMSG_DATA(item) + at, sizeof descriptor);
-      descriptors.emplace_back(descriptor);
-    }
-  }
-  if (sender == child_)
-    carry_out(std::string(text.data(), static_cast<std::size_t>(size)), std::move(descriptors));
-}
-
-/// What is not kept is closed, which is also what a BARRIER waits for.
-void Keeper::carry_out(const std::string& message, std::vector<FileDescriptor> descriptors) {
-  std::map<std::string, std::string> fields;
-  for (std::size_t start = 0; start < message.size();) {
-    const auto end = std::min(message.find('\n', start), message.size());
-    const auto line = message.substr(start, end - start);
-    start = end + 1;
-    if (const auto equals = line.find('='); equals != line.npos)
-      fields[line.substr(0, equals)] = line.substr(equals + 1);
-  }
-  if (fields["READY"] == "1") was_ready_ = true;
-  const auto& name = fields["FDNAME"];
-  const bool is_name =
-      !name.empty() && name.size() <= 255 &&
-      std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f && c != ':'; });
-  if (!is_name) return;
-  if (fields["FDSTOREREMOVE"] == "1") kept_.erase(name);
-  if (fields["FDSTORE"] == "1" && descriptors.size() == 1 &&
-      (kept_.contains(name) || kept_.size() < kMostKept))
-    kept_[name] = std::move(descriptors.front());
+/// False: there was none.
+bool Keeper::take_message() {
+  auto notice = receive_notice(notices_.get());
+  if (!notice) return false;
+  if (notice->sender == child_) kept_.carry_out(std::move(*notice));
+  return true;
 }
 
 void Keeper::take_signal() {
@@ -200,29 +150,23 @@ void Keeper::take_signal() {
 void Keeper::reap() {
   int status = 0;
   if (child_ <= 0 || ::waitpid(child_, &status, WNOHANG) != child_) return;
-  while (true) {  // what it gave away last is still on its way
-    pollfd waiting{notices_.get(), POLLIN, 0};
-    if (::poll(&waiting, 1, 0) <= 0) break;
-    take_message();
+  // What it gave away last is still on its way; others may send as well, without end.
+  for (int left = kMostOnItsWay; left > 0 && take_message(); --left) {
   }
   child_ = -1;
-  failures_ = was_ready_ ? 0 : failures_ + 1;
+  failures_ = kept_.is_ready() ? 0 : failures_ + 1;
   const bool has_exited = WIFEXITED(status);
   const bool asked_to_end = stopping_ || (has_exited && WEXITSTATUS(status) == 0 && !replacing_);
   // One that never became ready has told why on standard error. Where nothing is kept yet it was the first:
   // wrong options.
-  const bool is_hopeless = failures_ >= kMostFailures || (failures_ > 0 && has_exited && !keeps_mounts());
+  const bool is_hopeless = failures_ >= kMostFailures || (failures_ > 0 && has_exited && !kept_.has_mounts());
   if (asked_to_end || is_hopeless) {
     result_ = has_exited ? WEXITSTATUS(status) : 1;
     return;
   }
-  const bool was_steady = was_ready_ && (replacing_ || Clock::now() - started_ >= kSteady);
+  const bool was_steady = kept_.is_ready() && (replacing_ || Clock::now() - started_ >= kSteady);
   pause_ = was_steady ? milliseconds(0) : std::clamp(pause_ * 2, kFirstPause, kLongestPause);
   next_start_ = Clock::now() + pause_;
-}
-
-bool Keeper::keeps_mounts() const {
-  return kept_.size() > (kept_.contains("control") ? 1 : 0);
 }
 
 int Keeper::wait_time() const {

@@ -20,8 +20,8 @@ constexpr std::int64_t kPebibyte = std::int64_t{1} << 50;
 constexpr std::array kTable{
     OptionRow{"config", "PATH", "/etc/okcvm/okcvmd.conf", "INI file to read", Kind::kPath},
     OptionRow{"state-dir", "PATH", "/var/lib/okcvm", "workspaces, snapshots and the registry", Kind::kPath},
-    OptionRow{"run-dir", "PATH", "/run/okcvm", "the control socket and what lets mounts outlive the daemon",
-              Kind::kPath},
+    OptionRow{"run-dir", "PATH", "/run/okcvm",
+              "the control socket and what lets mounts outlive the daemon; on a tmpfs", Kind::kPath},
     OptionRow{"mount-root", "PATH", "/mnt", "sessions are mounted at PATH/okcvm-<id>", Kind::kPath},
     OptionRow{"socket", "PATH", "", "control socket (default: <run-dir>/control.sock)", Kind::kPath},
     OptionRow{"skills-dir", "PATH", "",
@@ -107,14 +107,24 @@ bool is_no(std::string_view text) {
   return text == "0" || text == "false" || text == "no" || text == "off";
 }
 
+/// On the command line and in the environment a path may be relative: it is made absolute here, once.
+Result<std::string> from_here(const OptionRow& row, const std::string& value) {
+  if (row.kind != Kind::kPath || value.starts_with('/')) return value;
+  std::error_code error;
+  const auto path = std::filesystem::absolute(value, error);
+  if (error || !path.is_absolute())
+    return fail(Code::kInvalidRequest,
+                "it is relative to a working directory that cannot be told: give a path that starts with /");
+  return path.string();
+}
+
 Result<void> check_value(const OptionRow& row, const std::string& value) {
   if (value.find('\0') != value.npos) return fail(Code::kInvalidRequest, "it contains a NUL byte");
   switch (row.kind) {
     case Kind::kText:
       return {};
     case Kind::kPath:
-      if (value.empty() || value.front() != '/')
-        return fail(Code::kInvalidRequest, "an absolute path is needed");
+      if (value.empty()) return fail(Code::kInvalidRequest, "a path is needed");
       return {};
     case Kind::kFlag:
       if (!is_yes(value) && !is_no(value)) return fail(Code::kInvalidRequest, "on or off is needed");
@@ -159,9 +169,13 @@ Result<Given> from_command_line(int argc, const char* const* argv) try {
     for (const auto& value : option.value) values.push_back(value);
     if (!row->repeatable && row->kind != Kind::kFlag && values.size() > 1)
       return fail(Code::kInvalidRequest, "--" + option.string_key + " is given more than once");
-    for (const auto& value : values)
+    for (auto& value : values) {
       if (auto checked = check_value(*row, value); !checked)
         return refused("--" + option.string_key, value, checked.error());
+      auto absolute = from_here(*row, value);
+      if (!absolute) return refused("--" + option.string_key, value, absolute.error());
+      value = std::move(*absolute);
+    }
   }
   return given;
 } catch (const po::error& error) {
@@ -178,9 +192,13 @@ Result<Given> from_environment(const char* const* environment) {
       if (row.only_command_line || entry.substr(0, equals) != variable_of(row.name)) continue;
       const std::string value(entry.substr(equals + 1));
       auto values = row.repeatable ? split(value, ':') : std::vector<std::string>{value};
-      for (const auto& one : values)
+      for (auto& one : values) {
         if (auto checked = check_value(row, one); !checked)
           return refused(entry.substr(0, equals), one, checked.error());
+        auto absolute = from_here(row, one);
+        if (!absolute) return refused(entry.substr(0, equals), one, absolute.error());
+        one = std::move(*absolute);
+      }
       given[std::string(row.name)] = std::move(values);
     }
   }
@@ -210,6 +228,11 @@ Result<Given> from_file(const std::string& path, bool must_exist) {
     if (equals == text.npos) return fail(Code::kInvalidRequest, where + ": 'name = value' is needed");
     const std::string value(trimmed(text.substr(equals + 1)));
     if (auto checked = check_value(*row, value); !checked) return refused(where, value, checked.error());
+    if (row->kind == Kind::kPath && !value.starts_with('/'))
+      return refused(
+          where, value,
+          Error::of(Code::kInvalidRequest,
+                    "an absolute path is needed, as this file does not know where okcvmd is started"));
     auto& values = given[std::string(name)];
     if (!row->repeatable && !values.empty())
       return fail(Code::kInvalidRequest, where + ": '" + std::string(name) + "' is given more than once");
@@ -319,7 +342,9 @@ void print_help(std::ostream& out) {
          "Mounts a private, policed file system for every agent session and serves the control socket.\n"
          "Each option may also be set as OKCVM_NAME in the environment or as `name = value` in the INI "
          "file;\n"
-         "the command line goes first, then the environment, then the file.\n\n";
+         "the command line goes first, then the environment, then the file. Relative paths are taken from "
+         "the\n"
+         "working directory; in the file they must be absolute.\n\n";
   for (const auto& row : kTable) {
     std::string left = "  --" + std::string(row.name);
     if (!row.argument.empty()) left += " " + std::string(row.argument);

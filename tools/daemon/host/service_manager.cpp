@@ -1,12 +1,15 @@
 #include "tools/daemon/host/service_manager.h"
 
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <systemd/sd-bus.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 
 #include "tools/daemon/host/keeper.h"
@@ -28,6 +31,15 @@ void keep(const std::string& name, int descriptor) {
 void forget(const std::string& name) {
   ::sd_notify(0, ("FDSTOREREMOVE=1\nFDNAME=" + name).c_str());
   ::sd_notify_barrier(0, kBarrierMicroseconds);
+}
+
+std::string bound_path(int socket) {
+  sockaddr_un address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      size <= offsetof(sockaddr_un, sun_path) || address.sun_path[0] == '\0')
+    return {};
+  return std::string(address.sun_path, ::strnlen(address.sun_path, size - offsetof(sockaddr_un, sun_path)));
 }
 
 /// A property of systemd's about one of its objects; empty if it cannot be had.
@@ -74,9 +86,8 @@ Inherited ServiceManager::take_inherited() {
     FileDescriptor descriptor(SD_LISTEN_FDS_START + i);
     const std::string_view name(names && names[i] ? names[i] : "");
     if (::sd_is_socket_unix(descriptor.get(), SOCK_STREAM, 1, nullptr, 0) > 0) {
-      if (inherited.control) continue;
-      inherited.control = std::move(descriptor);
-      inherited.is_control_own = name == kControlName;
+      auto path = bound_path(descriptor.get());
+      inherited.sockets.push_back({std::move(descriptor), std::move(path), name == kControlName});
     } else if (name.starts_with(kDevicePrefix)) {
       inherited.devices[std::string(name.substr(kDevicePrefix.size()))] = std::move(descriptor);
     }

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "policy/file_descriptor.h"
 
@@ -11,8 +12,12 @@ namespace okcvm::daemon {
 
 /// Descriptors that this process was started with (LISTEN_FDS).
 struct Inherited {
-  FileDescriptor control;                         // the listening control socket, if any
-  bool is_control_own = false;                    // one that an earlier daemon made and gave into keeping
+  struct Socket {
+    FileDescriptor socket;  // a listening Unix stream socket
+    std::string path;       // that it is bound to; empty if that is no path
+    bool is_own = false;    // one that an earlier daemon made and gave into keeping; else a socket unit's
+  };
+  std::vector<Socket> sockets;
   std::map<std::string, FileDescriptor> devices;  // by session id
 };
 

@@ -36,7 +36,7 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-std::optional<Method> method_of(http::verb verb) {
+Method method_of(http::verb verb) {
   switch (verb) {
     case http::verb::get:
     case http::verb::head:
@@ -48,7 +48,7 @@ std::optional<Method> method_of(http::verb verb) {
     case http::verb::delete_:
       return Method::kDelete;
     default:
-      return std::nullopt;
+      return Method::kOther;
   }
 }
 
@@ -114,9 +114,21 @@ void Connection::read_header() {
   parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
   // One limit for the header as a whole: a client that sends it drop by drop is idle, too.
   stream_.expires_after(context_->limits.idle);
-  http::async_read_header(
-      stream_, buffer_, *parser_,
-      [self = shared_from_this()](Error_code error, std::size_t) { self->on_header(error); });
+  header_bytes_ = 0;
+  read_header_piece();
+}
+
+/// The parser holds no more than what it is given at once against its limit, so that many short fields would
+/// pass.
+void Connection::read_header_piece() {
+  http::async_read_some(stream_, buffer_, *parser_,
+                        [self = shared_from_this()](Error_code error, std::size_t size) {
+                          self->header_bytes_ += size;
+                          if (!error && self->header_bytes_ > self->context_->limits.header_bytes)
+                            error = http::error::header_limit;
+                          if (!error && !self->parser_->is_header_done()) return self->read_header_piece();
+                          self->on_header(error);
+                        });
 }
 
 void Connection::on_header(Error_code error) {
@@ -153,9 +165,7 @@ std::optional<Response> Connection::take_request() {
   const auto refuse = [&](std::string text, int status) {
     return error_response(bad_request(std::move(text)), request_.id, status);
   };
-  const auto method = method_of(message.method());
-  if (!method) return refuse("this method is not served", 405);
-  request_.method = *method;
+  request_.method = method_of(message.method());
   request_.is_head = message.method() == http::verb::head;
 
   std::string_view target(message.target().data(), message.target().size());
@@ -177,6 +187,7 @@ std::optional<Response> Connection::take_request() {
 
   auto routed = context_->router(request_);
   if (auto* response = std::get_if<Response>(&routed)) return std::move(*response);
+  if (request_.method == Method::kOther) return refuse("this method is not served", 405);
   handling_ = std::move(std::get<Handling>(routed));
   if (!handling_.open && request_.body_size.value_or(0) > context_->limits.body_bytes)
     return refuse("the body is larger than " + std::to_string(context_->limits.body_bytes) + " bytes", 413);
@@ -189,26 +200,37 @@ void Connection::continue_then(void (Connection::*next)()) {
   write_all("HTTP/1.1 100 Continue\r\n\r\n", [this, next] { (this->*next)(); });
 }
 
-/// Reads what is there of the body, at most `room` bytes, into piece_.
+/// Reads what is there of the body, at most `room` bytes, into piece_. It may be none, where only the framing
+/// went on; that has a limit of its own, since nothing else would end it (trailers are kept by the parser).
 void Connection::read_some(std::size_t room, std::function<void(std::size_t)> then) {
   piece_.resize(room);
   parser_->get().body().data = piece_.data();
   parser_->get().body().size = piece_.size();
   parser_->get().body().more = true;
-  http::async_read_some(stream_, buffer_, *parser_,
-                        [self = shared_from_this(), then = std::move(then)](Error_code error, std::size_t) {
-                          if (error == http::error::need_buffer) error = {};
-                          if (error.category() == http::make_error_code(http::error::bad_method).category() &&
-                              error != http::error::partial_message && error != http::error::end_of_stream)
-                            return self->answer_and_close(
-                                bad_request("the body is malformed: " + error.message()), 400);
-                          if (error) return;
-                          then(self->piece_.size() - self->parser_->get().body().size);
-                        });
+  http::async_read_some(
+      stream_, buffer_, *parser_,
+      [self = shared_from_this(), then = std::move(then)](Error_code error, std::size_t taken) {
+        if (error == http::error::need_buffer) error = {};
+        if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+            error != http::error::partial_message && error != http::error::end_of_stream)
+          return self->answer_and_close(bad_request("the body is malformed: " + error.message()), 400);
+        if (error) return;
+        const auto size = self->piece_.size() - self->parser_->get().body().size;
+        self->framing_bytes_ = size > 0 ? 0 : self->framing_bytes_ + taken;
+        if (self->framing_bytes_ > self->context_->limits.header_bytes)
+          return self->answer_and_close(bad_request("the body's chunk headers and trailers are too large"),
+                                        431);
+        then(size);
+      });
 }
 
 void Connection::read_whole_body() {
-  if (request_.body.empty()) stream_.expires_after(context_->limits.idle);
+  framing_bytes_ = 0;
+  stream_.expires_after(context_->limits.idle);  // for the whole of it
+  read_rest_of_body();
+}
+
+void Connection::read_rest_of_body() {
   if (parser_->is_done()) return dispatch();
   read_some(64 * 1024, [this](std::size_t size) {
     if (request_.body.size() + size > context_->limits.body_bytes)
@@ -216,7 +238,7 @@ void Connection::read_whole_body() {
           bad_request("the body is larger than " + std::to_string(context_->limits.body_bytes) + " bytes"),
           413);
     request_.body.append(piece_.data(), size);
-    read_whole_body();
+    read_rest_of_body();
   });
 }
 
@@ -264,16 +286,21 @@ void Connection::open_sink() {
         return self->answer(error_response(opened->error(), self->request_.id));
       }
       self->sink_ = std::move(**opened);
+      self->framing_bytes_ = 0;
       self->read_piece();
     });
   });
 }
 
 void Connection::read_piece() {
+  stream_.expires_after(context_->limits.idle);  // until the next bytes of the file
+  read_rest_of_piece();
+}
+
+void Connection::read_rest_of_piece() {
   if (parser_->is_done()) return finish_sink();
-  stream_.expires_after(context_->limits.idle);
   read_some(kPiece, [this](std::size_t size) {
-    if (size == 0) return read_piece();
+    if (size == 0) return read_rest_of_piece();
     stream_.expires_never();
     context_->workers.post([self = shared_from_this(), size]() noexcept {
       auto written = guarded<void>(self->request_.id, [&] {
@@ -288,6 +315,7 @@ void Connection::read_piece() {
 }
 
 void Connection::finish_sink() {
+  stream_.expires_never();
   on_worker([this] {
     auto finished = sink_->finish();
     sink_.reset();

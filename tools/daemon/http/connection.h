@@ -47,13 +47,16 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   using Parser = boost::beast::http::request_parser<boost::beast::http::buffer_body>;
 
   void read_header();
+  void read_header_piece();
   void on_header(Error_code error);
   std::optional<Response> take_request();
   void continue_then(void (Connection::*next)());
   void read_whole_body();
+  void read_rest_of_body();
   void dispatch();
   void open_sink();
   void read_piece();
+  void read_rest_of_piece();
   void finish_sink();
   void on_worker(std::function<Result<Response>()> work);
   void read_some(std::size_t room, std::function<void(std::size_t)> then);
@@ -84,6 +87,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   const std::function<void()> ended_;
 
   std::optional<Parser> parser_;
+  std::size_t header_bytes_ = 0;
+  std::size_t framing_bytes_ = 0;  // of the body, since its last byte
   Request request_;
   Handling handling_;
   std::chrono::steady_clock::time_point started_{};

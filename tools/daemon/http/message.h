@@ -17,7 +17,8 @@
 
 namespace okcvm::daemon {
 
-enum class Method : std::uint8_t { kGet, kPost, kPut, kDelete };
+/// kOther: one that no route serves, for which the router still knows what is allowed.
+enum class Method : std::uint8_t { kGet, kPost, kPut, kDelete, kOther };
 
 /// Told now and then during long work; false asks to stop.
 using ProgressSink = std::function<bool(std::string_view phase, std::uint64_t done, std::uint64_t total)>;

@@ -23,7 +23,9 @@ Result<json> parse_strictly(const std::string& text) {
       wrong = "it names \"" + parsed.get<std::string>() + "\" twice";
     return wrong.empty();
   };
-  auto value = json::parse(text, watch, false);
+  // The parser would take a NUL byte for the end.
+  const bool has_nul = text.find('\0') != text.npos;
+  auto value = has_nul ? json(json::value_t::discarded) : json::parse(text, watch, false);
   if (wrong.empty() && value.is_discarded()) wrong = "it is not valid JSON in UTF-8";
   if (!wrong.empty()) return fail(Code::kInvalidRequest, "the body cannot be used: " + wrong);
   return value;

@@ -138,22 +138,60 @@ Response refusal(const Route& route, const Error& error, const std::string& requ
                                            : error_response(error, request_id);
 }
 
-/// A sink whose finish() words its errors and counts.
+using Clock = std::chrono::steady_clock;
+
+/// A sink that counts itself as an answered request, and its bytes.
+class CountedSink final : public BodySink {
+ public:
+  CountedSink(Service& service, std::string_view pattern, Clock::time_point started,
+              std::unique_ptr<BodySink> inner)
+      : service_(service), pattern_(pattern), started_(started), inner_(std::move(inner)) {}
+
+  Result<void> write(std::string_view bytes) override {
+    auto written = inner_->write(bytes);
+    if (written)
+      service_.sessions.work().received(bytes.size());
+    else
+      count(error_response(written.error(), {}).status);
+    return written;
+  }
+  Result<Response> finish() override {
+    auto finished = inner_->finish();
+    count(finished ? finished->status : error_response(finished.error(), {}).status);
+    return finished;
+  }
+
+ private:
+  void count(int status) { service_.metrics.count(pattern_, status, Clock::now() - started_); }
+  Service& service_;
+  const std::string_view pattern_;
+  const Clock::time_point started_;
+  const std::unique_ptr<BodySink> inner_;
+};
+
+Result<std::unique_ptr<BodySink>> open_sink(Service& service, const Route& route, Request& request) {
+  auto session = session_of(service, route, request);
+  if (!session) return fail(session.error());
+  Exchange exchange{service, request, std::move(*session)};
+  return route.open(exchange);
+}
+
 Handling handling_of(Service& service, const Route& route) {
   Handling handling;
   handling.pattern = route.pattern;
   handling.shows_progress = route.shows_progress;
   if (route.open) {
     handling.open = [&service, &route](Request& request) -> Result<std::unique_ptr<BodySink>> {
-      auto session = session_of(service, route, request);
-      if (!session) return fail(session.error());
-      Exchange exchange{service, request, std::move(*session)};
-      return route.open(exchange);
+      const auto started = Clock::now();
+      auto opened = open_sink(service, route, request);
+      if (opened) return std::make_unique<CountedSink>(service, route.pattern, started, std::move(*opened));
+      service.metrics.count(route.pattern, error_response(opened.error(), {}).status, Clock::now() - started);
+      return opened;
     };
     return handling;
   }
   handling.respond = [&service, &route](Request& request) {
-    const auto started = std::chrono::steady_clock::now();
+    const auto started = Clock::now();
     auto session = session_of(service, route, request);
     auto answered = [&]() -> Result<Response> {
       if (!session) return fail(session.error());
@@ -161,7 +199,7 @@ Handling handling_of(Service& service, const Route& route) {
       return route.respond(exchange);
     }();
     auto response = answered ? std::move(*answered) : refusal(route, answered.error(), request.id);
-    service.metrics.count(route.pattern, response.status, std::chrono::steady_clock::now() - started);
+    service.metrics.count(route.pattern, response.status, Clock::now() - started);
     return response;
   };
   return handling;
@@ -172,6 +210,21 @@ Handling handling_of(Service& service, const Route& route) {
 std::span<const Route> route_table() {
   return kRoutes;
 }
+
+namespace {
+
+/// What is answered where no route was found; `allowed` are the methods that the path has.
+Response no_route(const Request& request, std::string allowed) {
+  if (allowed.empty())
+    return error_response(Error::of(Code::kNotFound, "there is no such route: see okcvmd(8)"), request.id);
+  auto response =
+      error_response(Error::of(Code::kInvalidRequest, "this route serves " + allowed), request.id, 405);
+  if (allowed.find("GET") != allowed.npos) allowed += ", HEAD";
+  response.headers.emplace_back("Allow", std::move(allowed));
+  return response;
+}
+
+}  // namespace
 
 Router make_router(Service& service) {
   return [&service](Request& request) -> std::variant<Handling, Response> {
@@ -192,12 +245,8 @@ Router make_router(Service& service) {
       request.captures = std::move(captures);
       return handling_of(service, route);
     }
-    if (allowed.empty())
-      return error_response(Error::of(Code::kNotFound, "there is no such route: see okcvmd(8)"), request.id);
-    auto response =
-        error_response(Error::of(Code::kInvalidRequest, "this route serves " + allowed), request.id, 405);
-    if (allowed.find("GET") != allowed.npos) allowed += ", HEAD";
-    response.headers.emplace_back("Allow", allowed);
+    auto response = no_route(request, std::move(allowed));
+    service.metrics.count("-", response.status, {});
     return response;
   };
 }

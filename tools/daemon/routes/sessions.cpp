@@ -79,6 +79,7 @@ Result<Response> list_sessions(Exchange& exchange) {
   const auto prefix = query.text("prefix").value_or("");
   const auto limit = query.integer("limit", 1, 10000).value_or(1000);
   const auto label = query.text("label");
+  const bool with_counters = query.flag("counters");
   if (auto ended = query.end(); !ended) return fail(ended.error());
   const auto equals = label ? label->find('=') : std::string::npos;
   if (label && equals == std::string::npos)
@@ -92,7 +93,7 @@ Result<Response> list_sessions(Exchange& exchange) {
       const auto found = labels.find(label->substr(0, equals));
       if (found == labels.end() || found->second != label->substr(equals + 1)) continue;
     }
-    list.push_back(view_of_session(exchange.service.sessions, *session));
+    list.push_back(view_of_session(exchange.service.sessions, *session, with_counters));
   }
   return json_response({{"sessions", std::move(list)}});
 }

@@ -5,7 +5,7 @@
 namespace okcvm::daemon::routes {
 namespace {
 
-constexpr std::size_t kMaxLabel = 4096;
+constexpr std::size_t kMaxLabel = 64 << 10;
 constexpr std::size_t kMaxPaths = 10'000;
 
 Result<std::vector<RelPath>> paths_of(const std::vector<std::string>& texts) {

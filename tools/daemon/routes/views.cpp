@@ -45,18 +45,17 @@ Response json_response(const Json& value, int status) {
   return response;
 }
 
-Json view_of_session(const Sessions& sessions, const Session& session) {
+Json view_of_session(const Sessions& sessions, const Session& session, bool counters) {
   const auto record = session.record();
   const auto mount = session.mount();
   const auto statistics = mount ? mount->statistics() : fusefs::MountStatistics();
   const auto point = sessions.mount_point_of(record.id).string();
-  const auto owner = host_user(record.owner_uid);
+  const auto owner = host_user_name(record.owner_uid);
   Json view;
   view["id"] = record.id.text();
   view["mount"] = point;
   view["state"] = mount ? "mounted" : "unmounted";
-  view["owner"] = {
-      {"uid", record.owner_uid}, {"gid", record.owner_gid}, {"name", owner ? Json(owner->name) : Json()}};
+  view["owner"] = {{"uid", record.owner_uid}, {"gid", record.owner_gid}, {"name", or_null(owner)}};
   view["mode"] = mode_text(record.root_mode);
   view["created_at"] = time_text(record.created_at);
   view["last_used_at"] = time_text(from_milliseconds(session.last_used()));
@@ -77,6 +76,12 @@ Json view_of_session(const Sessions& sessions, const Session& session) {
   view["passthrough"] = statistics.passthrough;
   view["snapshots"] = session.store() ? "on" : sessions.config().snapshots ? "unavailable" : "off";
   view["survives_daemon"] = statistics.survives_daemon;
+  if (counters)
+    view["counters"] = {{"requests", request_count(statistics)},
+                        {"errors", error_count(statistics)},
+                        {"denials", statistics.denials},
+                        {"open_files", statistics.open_files},
+                        {"nodes", statistics.nodes}};
   return view;
 }
 

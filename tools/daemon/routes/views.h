@@ -17,7 +17,8 @@ using Json = nlohmann::ordered_json;
 
 Response json_response(const Json& value, int status = 200);
 
-Json view_of_session(const Sessions& sessions, const Session& session);
+/// With `counters`, also how its mount is being used.
+Json view_of_session(const Sessions& sessions, const Session& session, bool counters = false);
 Json view_of_snapshot(const snapshots::Snapshot& snapshot);
 Json view_of_differences(const std::vector<snapshots::Difference>& differences);
 Json view_of_restore(const std::optional<std::string>& snapshot, bool dry_run,

@@ -22,6 +22,8 @@ struct Backends {
   std::function<std::vector<std::string>(const std::filesystem::path&,
                                          const std::function<bool(std::string_view)>&)>
       detach_stale;
+  /// Removes what a dead daemon left of a mount in a run-time directory.
+  std::function<void(const std::filesystem::path&, const SessionId&)> forget_mount;
   std::function<Result<std::unique_ptr<snapshots::Store>>(snapshots::StoreConfig)> open_store;
   /// The address of the remote that a repository's current branch follows, else of "origin". `not_found`
   /// without one.

@@ -6,10 +6,16 @@
 
 #include <cerrno>
 
+#include "policy/fault.h"
 #include "policy/file_descriptor.h"
 
 namespace okcvm::daemon {
 namespace {
+
+constexpr off_t kLogSize = 1024 * 1024;
+constexpr const char* kSettings =
+    "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=OFF;"
+    "PRAGMA wal_autocheckpoint=240;";  // pages of 4 KiB: so many fill the log
 
 Error error_of(sqlite3* connection, std::string_view what) {
   const int result = sqlite3_errcode(connection);
@@ -87,9 +93,7 @@ Result<Database> Database::open(const std::filesystem::path& file, int newest_ve
     if (!row || !*row || statement->text(0) != "ok") return unusable(file, "is damaged");
   }
   sqlite3_db_config(connection, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, nullptr);
-  if (auto set = database.run("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=OFF;");
-      !set)
-    return fail(set.error());
+  if (auto set = database.run(kSettings); !set) return fail(set.error());
   return database;
 }
 
@@ -113,6 +117,19 @@ Result<void> Database::run(const char* sql) {
   if (sqlite3_exec(connection_.get(), sql, nullptr, nullptr, nullptr) != SQLITE_OK)
     return fail(error_of(connection_.get(), "cannot run"));
   return {};
+}
+
+void Database::make_room_in_log() {
+  const char* file = sqlite3_db_filename(connection_.get(), "main");
+  const FileDescriptor log(::open(sqlite3_filename_wal(file), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+  struct stat status {};
+  if (!log || ::fstat(log.get(), &status) != 0 || status.st_size >= kLogSize) return;
+  const std::string noughts(static_cast<std::size_t>(kLogSize - status.st_size), '\0');
+  if (::pwrite(log.get(), noughts.data(), noughts.size(), status.st_size) > 0) ::fsync(log.get());
+}
+
+Result<void> Database::sync_commits(bool wanted) {
+  return run(wanted ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL");
 }
 
 std::int64_t Database::changes() const {
@@ -150,10 +167,13 @@ Result<bool> Database::Statement::step() {
 }
 
 Result<void> Database::Statement::run() {
+  fault_point("registry.change");
   for (;;) {
     auto row = step();
     if (!row) return fail(row.error());
-    if (!*row) return {};
+    if (*row) continue;
+    fault_point("registry.changed");
+    return {};
   }
 }
 
@@ -174,7 +194,9 @@ Result<Database::Transaction> Database::Transaction::begin(Database& database) {
   return Transaction(database);
 }
 Result<void> Database::Transaction::commit() {
+  fault_point("registry.commit");
   if (auto committed = database_->run("COMMIT"); !committed) return committed;
+  fault_point("registry.committed");
   database_ = nullptr;
   return {};
 }

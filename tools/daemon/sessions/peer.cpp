@@ -27,4 +27,12 @@ std::optional<HostUser> host_user(uid_t uid) {
   return user;
 }
 
+std::optional<std::string> host_user_name(uid_t uid) {
+  std::array<char, 16384> space{};
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwuid_r(uid, &entry, space.data(), space.size(), &found) != 0 || !found) return std::nullopt;
+  return entry.pw_name;
+}
+
 }  // namespace okcvm::daemon

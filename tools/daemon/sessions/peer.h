@@ -31,5 +31,7 @@ struct HostUser {
   std::vector<gid_t> groups;  // with gid
 };
 std::optional<HostUser> host_user(uid_t uid);
+/// Its name alone, which costs far less.
+std::optional<std::string> host_user_name(uid_t uid);
 
 }  // namespace okcvm::daemon

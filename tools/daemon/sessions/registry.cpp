@@ -115,11 +115,14 @@ Result<std::unique_ptr<Registry>> Registry::open(const std::filesystem::path& fi
   auto database = Database::open(file, newest_schema(), check);
   if (!database) return fail(database.error());
   if (auto migrated = migrate(*database); !migrated) return fail(migrated.error());
+  database->make_room_in_log();
   return std::unique_ptr<Registry>(new Registry(std::make_unique<Database>(std::move(*database))));
 }
 
-Result<void> Registry::insert(const SessionRecord& record) {
+Result<void> Registry::insert(const SessionRecord& record, const std::optional<AgentRecord>& agent) {
   const MutexLock lock(mutex_);
+  auto transaction = Database::Transaction::begin(*database_);
+  if (!transaction) return fail(transaction.error());
   const std::string sql = "INSERT INTO sessions (thread_id, " + std::string(kColumns) +
                           ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
   auto statement = database_->prepare(sql);
@@ -129,7 +132,10 @@ Result<void> Registry::insert(const SessionRecord& record) {
   auto inserted = statement->run();
   if (!inserted && inserted.error().code == Code::kAlreadyExists)
     return fail(Code::kAlreadyExists, "a session with this id exists: choose another id");
-  return inserted;
+  if (!inserted) return inserted;
+  if (agent)
+    if (auto added = insert_agent(*agent); !added) return added;
+  return transaction->commit();
 }
 
 Result<void> Registry::update(const SessionRecord& record) {
@@ -144,6 +150,18 @@ Result<void> Registry::update(const SessionRecord& record) {
 
 Result<void> Registry::remove(const SessionId& id) {
   const MutexLock lock(mutex_);
+  return remove_rows(id);
+}
+
+Result<void> Registry::remove_deleted(const SessionId& id) {
+  const MutexLock lock(mutex_);
+  if (auto set = database_->sync_commits(false); !set) return set;
+  const auto removed = remove_rows(id);
+  if (auto set = database_->sync_commits(true); !set) return set;
+  return removed;
+}
+
+Result<void> Registry::remove_rows(const SessionId& id) {
   auto transaction = Database::Transaction::begin(*database_);
   if (!transaction) return fail(transaction.error());
   for (const char* sql :
@@ -159,9 +177,9 @@ Result<void> Registry::remove(const SessionId& id) {
 Result<void> Registry::touch(const Uses& used) {
   if (used.empty()) return {};
   const MutexLock lock(mutex_);
-  if (auto set = database_->run("PRAGMA synchronous=NORMAL"); !set) return set;
+  if (auto set = database_->sync_commits(false); !set) return set;
   const auto written = write_uses(used);
-  if (auto set = database_->run("PRAGMA synchronous=FULL"); !set) return set;
+  if (auto set = database_->sync_commits(true); !set) return set;
   return written;
 }
 

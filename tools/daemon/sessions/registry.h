@@ -84,18 +84,23 @@ struct Checkpoint {
 class Database;
 
 /// Everything that must be known after a restart: <state-dir>/sessions.db. Thread-safe; every change is
-/// durable when its call returns, except touch(). Errors: `no_space`, `corrupt`, `internal`, and those named.
+/// durable when its call returns, except where said. Errors: `no_space`, `corrupt`, `internal`, and those
+/// named.
 class Registry final {
  public:
   /// With `check` the whole file is read first. `corrupt`: damaged or newer; it is then untouched.
   static Result<std::unique_ptr<Registry>> open(const std::filesystem::path& file, bool check);
   ~Registry();
 
-  /// `already_exists` if the id is taken.
-  Result<void> insert(const SessionRecord& record);
+  /// With the agent that it is made for, both or neither. `already_exists` if the id or the agent's name is
+  /// taken.
+  Result<void> insert(const SessionRecord& record, const std::optional<AgentRecord>& agent = std::nullopt);
   Result<void> update(const SessionRecord& record);
   /// The session with its checkpoints and agents. Removing what is not there is no error.
   Result<void> remove(const SessionId& id);
+  /// The same for a session whose row says kDeleting. Durable with the next change: without one, a host that
+  /// stops uncleanly finds that row again and finishes the deletion at the next start.
+  Result<void> remove_deleted(const SessionId& id);
   /// Last-used times; these may be lost when the host stops uncleanly.
   using Uses = std::vector<std::pair<SessionId, std::int64_t>>;
   Result<void> touch(const Uses& used);
@@ -118,6 +123,7 @@ class Registry final {
   /// All of an owner's, or of everybody, oldest first.
   Result<std::vector<AgentRecord>> agents(std::optional<uid_t> owner);
 
+  /// Durable with the next change.
   Result<void> remember_workdir(const WorkdirBinding& binding);
   Result<std::optional<WorkdirBinding>> workdir_of_task(uid_t owner, const std::string& task,
                                                         const std::string& device);
@@ -130,6 +136,9 @@ class Registry final {
  private:
   explicit Registry(std::unique_ptr<Database> database);
   Result<void> write_uses(const Uses& used) REQUIRES(mutex_);
+  Result<void> remove_rows(const SessionId& id) REQUIRES(mutex_);
+  Result<void> write_binding(const WorkdirBinding& binding) REQUIRES(mutex_);
+  Result<void> insert_agent(const AgentRecord& agent) REQUIRES(mutex_);
   Mutex mutex_;
   std::unique_ptr<Database> database_ GUARDED_BY(mutex_);
 };

@@ -30,6 +30,10 @@ Result<std::optional<WorkdirBinding>> first_binding(uid_t owner, Database::State
 
 Result<void> Registry::add_agent(const AgentRecord& agent) {
   const MutexLock lock(mutex_);
+  return insert_agent(agent);
+}
+
+Result<void> Registry::insert_agent(const AgentRecord& agent) {
   auto statement =
       database_->prepare("INSERT INTO agents (owner_uid, agent, parent, thread_id) VALUES (?,?,?,?)");
   if (!statement) return fail(statement.error());
@@ -64,6 +68,13 @@ Result<std::vector<AgentRecord>> Registry::agents(std::optional<uid_t> owner) {
 
 Result<void> Registry::remember_workdir(const WorkdirBinding& binding) {
   const MutexLock lock(mutex_);
+  if (auto set = database_->sync_commits(false); !set) return set;
+  const auto written = write_binding(binding);
+  if (auto set = database_->sync_commits(true); !set) return set;
+  return written;
+}
+
+Result<void> Registry::write_binding(const WorkdirBinding& binding) {
   auto statement = database_->prepare("INSERT OR REPLACE INTO workdirs (owner_uid, " +
                                       std::string(kBindingColumns) + ") VALUES (?,?,?,?,?,?,?,?)");
   if (!statement) return fail(statement.error());

@@ -64,6 +64,11 @@ std::vector<SessionPointer> Sessions::all() const {
   return sessions;
 }
 
+std::size_t Sessions::count() const {
+  const MutexLock lock(mutex_);
+  return sessions_.size();
+}
+
 Result<SessionPointer> Sessions::find(const Peer& peer, std::string_view id_or_prefix) const {
   if (auto valid = SessionId::parse(id_or_prefix); !valid) return fail(valid.error());
   if (auto session = exact(peer, id_or_prefix)) return session;
@@ -158,6 +163,14 @@ Result<std::optional<SessionPointer>> Sessions::existing_agent(const CreateReque
 }
 
 Result<Sessions::Created> Sessions::create(const Peer& peer, CreateRequest request) {
+  const auto started = std::chrono::steady_clock::now();
+  auto created = create_or_find(peer, std::move(request));
+  if (!created || created->is_new)
+    work_.created(std::chrono::steady_clock::now() - started, created ? nullptr : &created.error());
+  return created;
+}
+
+Result<Sessions::Created> Sessions::create_or_find(const Peer& peer, CreateRequest request) {
   const uid_t uid = request.owner_uid.value_or(peer.uid);
   if (!peer.may_use(uid)) return fail(Code::kForbidden, "owner: only root may create sessions for others");
   gid_t gid = peer.gid;
@@ -207,11 +220,10 @@ Result<Sessions::Created> Sessions::create_new(CreateRequest request, uid_t uid,
   if (!pass) return fail(pass.error());
   bool is_inserted = false;
   const auto made = [&]() -> Result<void> {
-    if (auto inserted = registry_->insert(record); !inserted) return inserted;
+    std::optional<AgentRecord> agent;
+    if (request.agent) agent = AgentRecord{*request.agent, std::string(kRootAgent), uid, *id};
+    if (auto inserted = registry_->insert(record, agent); !inserted) return inserted;
     is_inserted = true;
-    if (request.agent)
-      if (auto added = registry_->add_agent({*request.agent, std::string(kRootAgent), uid, *id}); !added)
-        return added;
     return attach(**session);
   }();
   if (!made) {

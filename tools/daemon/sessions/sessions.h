@@ -14,10 +14,12 @@
 #include "snapshots/store.h"
 #include "tools/daemon/sessions/backends.h"
 #include "tools/daemon/sessions/event_hub.h"
+#include "tools/daemon/sessions/mount_totals.h"
 #include "tools/daemon/sessions/peer.h"
 #include "tools/daemon/sessions/registry.h"
 #include "tools/daemon/sessions/session.h"
 #include "tools/daemon/sessions/skill_registry.h"
+#include "tools/daemon/sessions/work_metrics.h"
 #include "tools/daemon/sessions/workdirs.h"
 
 namespace okcvm::daemon {
@@ -58,8 +60,8 @@ struct CreateRequest {
 };
 
 /// Every session of the daemon, and all that can be done with one. Thread-safe. Locks: a session's gate, then
-/// its mutex, then the map's or the registry's; none of the last three is held over work. A peer sees its own
-/// sessions; for others every call answers as if they were not there.
+/// that of the totals, then the session's mutex, then the map's or the registry's; only the gate is held over
+/// work. A peer sees its own sessions; for others every call answers as if they were not there.
 class Sessions final {
  public:
   Sessions(SessionsConfig config, Backends backends, std::unique_ptr<Registry> registry, EventHub& events);
@@ -167,6 +169,13 @@ class Sessions final {
   Result<void> add_checkpoint(Session& session, const Checkpoint& checkpoint);
   Result<void> set_head(Session& session, const std::string& checkpoint);
 
+  // -- What an operator watches
+  // ------------------------------------------------------------------------------
+  std::size_t count() const EXCLUDES(mutex_);
+  /// What all mounts did since this daemon started, those that ended meanwhile included: counters only grow.
+  MountTotals mount_totals() const EXCLUDES(mutex_, totals_mutex_);
+  WorkMetrics& work() { return work_; }
+
   Registry& registry() { return *registry_; }
   EventHub& events() { return events_; }
   const SessionsConfig& config() const { return config_; }
@@ -179,20 +188,26 @@ class Sessions final {
   std::vector<SessionPointer> all() const EXCLUDES(mutex_);
   Result<SessionId> choose_id(const std::optional<std::string>& wanted,
                               const std::optional<std::string>& agent) const EXCLUDES(mutex_);
+  Result<Created> create_or_find(const Peer& peer, CreateRequest request);
   Result<Created> create_new(CreateRequest request, uid_t uid, gid_t gid);
   Result<std::optional<SessionPointer>> existing_agent(const CreateRequest& request, uid_t owner);
   Result<void> save(Session& session, SessionRecord record);
+  Result<bool> remove_found(Session& session);
   void tell(const Session& session, std::string_view type, std::string_view action) const;
 
   // sessions_mount.cpp: these need the gate alone
   Result<fusefs::MountConfig> mount_config(const Session& session, SessionRecord& record);
   Result<void> attach(Session& session, FileDescriptor kept_device = {});
   Result<void> detach(Session& session, bool force);
+  void begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount, bool was_taken_over)
+      EXCLUDES(totals_mutex_);
+  void end_mount(Session& session, const fusefs::SessionMount& mount) EXCLUDES(totals_mutex_);
   void open_store(Session& session);
   Result<void> discard(const Session& session);
   std::string metadata_of(const SessionRecord& record) const;
 
   // sessions_start.cpp
+  void let_go(const SessionId& id, bool was_kept);
   void bring_back(Session& session, FileDescriptor kept_device, bool was_lost);
   void note_affected(const Session& session, std::string reason) EXCLUDES(mutex_);
 
@@ -209,6 +224,10 @@ class Sessions final {
   EventHub& events_;
   const SkillRegistry skills_;
   const Workdirs workdirs_;
+  WorkMetrics work_;
+
+  mutable Mutex totals_mutex_;  // before a session's
+  MountTotals ended_ GUARDED_BY(totals_mutex_);
 
   mutable Mutex mutex_;
   std::map<std::string, SessionPointer, std::less<>> sessions_ GUARDED_BY(mutex_);

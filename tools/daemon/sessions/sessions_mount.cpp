@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -5,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fusefs/session_mount.h"
+#include "policy/fault.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/sessions/sessions.h"
@@ -116,6 +118,7 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   auto record = session.record();
   auto config = mount_config(session, record);
   if (!config) return fail(config.error());
+  const bool is_taken_over = static_cast<bool>(kept_device);
   auto mount = kept_device ? backends_.take_over(std::move(*config), std::move(kept_device))
                            : backends_.mount(std::move(*config));
   if (!mount) return fail(mount.error());
@@ -124,10 +127,42 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
     (*mount)->mark_changed(recovered);
     (*mount)->hold()->invalidate(recovered);
   }
+  fault_point("session.mounted");
   if (backends_.keep_device) backends_.keep_device(session.id(), (*mount)->device());
-  session.set_mount(std::move(*mount));
+  fault_point("session.kept");
+  begin_mount(session, std::move(*mount), is_taken_over);
   session.set_record(std::move(record));
   return {};
+}
+
+void Sessions::begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount,
+                           bool was_taken_over) {
+  const MutexLock lock(totals_mutex_);
+  if (was_taken_over) ended_.take_off_counters(mount->statistics());
+  session.set_mount(std::move(mount));
+}
+
+/// The mount leaves the sum of those there are in the moment in which it joins those that ended.
+void Sessions::end_mount(Session& session, const fusefs::SessionMount& mount) {
+  const MutexLock lock(totals_mutex_);
+  ended_.add_counters(mount.statistics());
+  session.set_mount(nullptr);
+}
+
+MountTotals Sessions::mount_totals() const {
+  std::vector<std::shared_ptr<fusefs::SessionMount>> mounts;  // the last to hold one ends it: after the lock
+  const auto sessions = all();
+  const MutexLock lock(totals_mutex_);
+  for (const auto& session : sessions)
+    if (auto mount = session->mount_object()) mounts.push_back(std::move(mount));
+  auto totals = ended_;
+  for (const auto& mount : mounts) {
+    if (mount->is_mounted())
+      totals.add_mount(mount->statistics());
+    else
+      totals.add_counters(mount->statistics());
+  }
+  return totals;
 }
 
 Result<void> Sessions::detach(Session& session, bool force) {
@@ -135,8 +170,10 @@ Result<void> Sessions::detach(Session& session, bool force) {
   if (!mount) return {};
   if (mount->is_mounted())
     if (auto unmounted = mount->unmount(force); !unmounted) return unmounted;
+  fault_point("session.unmounted");
   if (backends_.forget_device) backends_.forget_device(session.id());
-  session.set_mount(nullptr);
+  fault_point("session.forgotten");
+  end_mount(session, *mount);
   return {};
 }
 
@@ -188,17 +225,23 @@ Result<std::int64_t> Sessions::reset(Session& session) {
   return removed;
 }
 
-/// Workspace and repository go out of the way in one step each, so that the id is free again; then they are
-/// removed.
+/// Workspace, repository and change record go out of the way in one step each, so that the id is free again,
+/// also for whoever comes after a power loss; then they are removed.
 Result<void> Sessions::discard(const Session& session) {
   const auto places = store_config(session.record());
   const auto bin = config_.state_dir / "discarded";
-  for (const auto& place : {places.workspace, places.repository}) {
+  if (backends_.forget_mount) backends_.forget_mount(config_.run_dir / "sessions", session.id());
+  for (const auto& place :
+       {places.workspace, places.repository, config_.state_dir / "changes" / session.id().text()}) {
     const auto away = bin / (place.filename().string() + "." + std::to_string(to_milliseconds(time_now())));
     if (::rename(place.c_str(), away.c_str()) != 0) {
       if (errno == ENOENT) continue;
       return fail_errno(errno, "a deleted session's files cannot be put away");
     }
+    const FileDescriptor folder(::open(place.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder || ::fsync(folder.get()) != 0)
+      return fail_errno(errno, "a deleted session's files cannot be put away for good");
+    fault_point("session.discarded");
     std::error_code error;
     std::filesystem::remove_all(away, error);
     if (error)
@@ -212,21 +255,42 @@ Result<bool> Sessions::remove(const Peer& peer, std::string_view id) {
   if (auto valid = SessionId::parse(id); !valid) return fail(valid.error());
   const auto session = exact(peer, id);
   if (!session) return false;
-  const auto pass = session->gate().alone();
+  const auto started = std::chrono::steady_clock::now();
+  auto removed = remove_found(*session);
+  if (!removed || *removed)
+    work_.deleted(std::chrono::steady_clock::now() - started, removed ? nullptr : &removed.error());
+  return removed;
+}
+
+Result<bool> Sessions::remove_found(Session& session) {
+  const auto pass = session.gate().alone();
   if (!pass) {
     if (pass.error().code == Code::kNotFound) return false;
     return fail(pass.error());
   }
-  auto record = session->record();
+  auto record = session.record();
   record.state = SessionState::kDeleting;
-  if (auto saved = save(*session, std::move(record)); !saved) return fail(saved.error());
-  if (auto detached = detach(*session, true); !detached) return fail(detached.error());
-  session->set_store(nullptr, "the session is being deleted");
-  if (auto discarded = discard(*session); !discarded) return fail(discarded.error());
-  if (auto removed = registry_->remove(session->id()); !removed) return fail(removed.error());
-  session->gate().close();
-  drop_entry(session->id());
-  tell(*session, "session", "deleted");
+  const auto saved = save(session, std::move(record));
+  const bool is_noted = saved.has_value();
+  if (!is_noted) {
+    // Where there is no room for the note, deleting is what makes room.
+    if (saved.error().code != Code::kNoSpace) return fail(saved.error());
+    log_warning("session {}: it is deleted without a note of that, as the state directory is full",
+                session.id().text());
+  }
+  auto detached = detach(session, true);
+  // It is unmounted then, only its record of changes found no room, and goes as well.
+  if (!detached && detached.error().code == Code::kNoSpace) detached = detach(session, true);
+  if (!detached) return fail(detached.error());
+  session.set_store(nullptr, "the session is being deleted");
+  if (auto discarded = discard(session); !discarded) return fail(discarded.error());
+  // Without a note on disk the rows must not come back.
+  if (auto removed = is_noted ? registry_->remove_deleted(session.id()) : registry_->remove(session.id());
+      !removed)
+    return fail(removed.error());
+  session.gate().close();
+  drop_entry(session.id());
+  tell(session, "session", "deleted");
   return true;
 }
 

@@ -10,9 +10,9 @@ namespace {
 
 class Stopwatch {
  public:
+  std::chrono::nanoseconds time() const { return std::chrono::steady_clock::now() - start_; }
   std::int64_t milliseconds() const {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start_)
-        .count();
+    return std::chrono::duration_cast<std::chrono::milliseconds>(time()).count();
   }
 
  private:
@@ -56,11 +56,11 @@ Result<Sessions::Taken> Sessions::take_snapshot(Session& session, const std::str
   auto mount = session.need_mount();
   if (!mount) return fail(mount.error());
   const Stopwatch watch;
-  const auto newest = (*store)->list(1);
   auto taken = (*store)->take(label, changes_through(*mount), progress);
+  const bool is_new = taken && !taken->unchanged;
+  work_.snapshot(watch.time(), taken, is_new);
   if (!taken) return fail(taken.error());
   if (!taken->still_mapped.empty()) (*mount)->mark_changed(taken->still_mapped);
-  const bool is_new = !newest || newest->empty() || !(newest->front().id == taken->id);
   if (is_new)
     events_.publish("snapshot", session.id().text(), session.owner(),
                     {EventHub::text("snapshot", taken->id.text()), EventHub::text("label", taken->label),
@@ -97,6 +97,7 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
 
   auto restored = snapshot ? (*store)->restore(*snapshot, paths, dry_run, hooks, progress)
                            : (*store)->undo(hooks, progress);
+  if (!dry_run) work_.restored(watch.time(), restored);
   if (!restored) return restored;
   if (restored->before && !restored->before->still_mapped.empty())
     mount->mark_changed(restored->before->still_mapped);

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <set>
@@ -46,23 +48,32 @@ std::vector<Sessions::Affected> Sessions::affected() const {
   return affected_;
 }
 
+/// Clears away what a dead daemon left of a mount that is not to be taken over. If its device was kept, this
+/// daemon must have closed it.
+void Sessions::let_go(const SessionId& id, bool was_kept) {
+  if (was_kept) {
+    if (backends_.forget_device) backends_.forget_device(id);
+    backends_.detach_stale(config_.mount_root,
+                           [&](std::string_view name) { return id_in(name) == id.text(); });
+  }
+  ::rmdir(mount_point_of(id).c_str());  // fails where something is mounted
+  if (backends_.forget_mount) backends_.forget_mount(config_.run_dir / "sessions", id);
+}
+
 void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was_lost) {
   const auto pass = session.gate().alone();
   if (!pass) return;
   const bool should_be_mounted = session.record().state == SessionState::kMounted;
   std::string affected;
   if (was_lost) affected = "its mount was lost with the last daemon";
-  if (kept_device) {
-    if (should_be_mounted) {
-      const auto taken = attach(session, std::move(kept_device));
-      if (taken) return;
-      affected = "its mount could not be taken over: " + taken.error().message;
-    }
-    kept_device.reset();
-    if (backends_.forget_device) backends_.forget_device(session.id());
-    backends_.detach_stale(config_.mount_root,
-                           [&](std::string_view name) { return id_in(name) == session.id().text(); });
+  const bool was_kept = static_cast<bool>(kept_device);
+  if (was_kept && should_be_mounted) {
+    const auto taken = attach(session, std::move(kept_device));
+    if (taken) return;
+    affected = "its mount could not be taken over: " + taken.error().message;
   }
+  kept_device.reset();
+  if (was_kept || !should_be_mounted) let_go(session.id(), was_kept);
   if (!should_be_mounted) return open_store(session);
   if (!affected.empty())
     note_affected(session,
@@ -92,18 +103,23 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
   for (auto& record : loaded->sessions) {
     const auto unfinished = record.state == SessionState::kMaking || record.state == SessionState::kDeleting;
     const auto name = "okcvm-" + record.id.text();
+    FileDescriptor device;
+    if (const auto kept = kept_devices.find(record.id.text()); kept != kept_devices.end()) {
+      device = std::move(kept->second);
+      kept_devices.erase(kept);
+    }
     auto session = std::make_shared<Session>(std::move(record));
     if (unfinished) {
-      if (backends_.forget_device) backends_.forget_device(session->id());
+      const bool was_kept = static_cast<bool>(device);
+      device.reset();
+      let_go(session->id(), was_kept);
       if (auto discarded = discard(*session); !discarded)
         log_error("session {}: {}", session->id().text(), discarded.error().message);
       else if (auto removed = registry_->remove(session->id()); !removed)
         log_error("session {}: {}", session->id().text(), removed.error().message);
       continue;
     }
-    const auto kept = kept_devices.find(session->id().text());
-    devices.push_back(kept == kept_devices.end() ? FileDescriptor() : std::move(kept->second));
-    if (kept != kept_devices.end()) kept_devices.erase(kept);
+    devices.push_back(std::move(device));
     was_lost.push_back(std::find(lost.begin(), lost.end(), name) != lost.end());
     {
       const MutexLock lock(mutex_);
@@ -113,7 +129,8 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
   }
   for (auto& [name, device] : kept_devices) {
     log_warning("a mount was kept for the unknown session {}; it is let go", name);
-    if (auto id = SessionId::parse(name); id && backends_.forget_device) backends_.forget_device(*id);
+    device.reset();
+    if (auto id = SessionId::parse(name)) let_go(*id, true);
   }
   for_each_at_once(sessions.size(),
                    [&](std::size_t i) { bring_back(*sessions[i], std::move(devices[i]), was_lost[i]); });

@@ -1,0 +1,196 @@
+// Snapshots and restores under programs that go on working.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "tests/tools/daemon_fixture.h"
+
+namespace okcvm::test {
+namespace {
+
+using nlohmann::json;
+using ::testing::UnorderedElementsAreArray;
+
+class LiveSnapshots : public DaemonFixture {
+ protected:
+  void SetUp() override {
+    DaemonFixture::SetUp();
+    if (IsSkipped()) return;
+    start();
+    create({{"id", "s1"}});
+  }
+  std::filesystem::path in(const std::string& path) const { return mount("s1") / path; }
+  json post(const std::string& route, const json& body = json::object()) {
+    const auto answer = ask("POST", "/v1/sessions/s1/" + route, body.dump());
+    EXPECT_LT(answer.status, 300) << answer.body;
+    return answer.json();
+  }
+  std::string snapshot(const std::string& label) {
+    return post("snapshots", {{"label", label}}).value("id", "");
+  }
+  std::string git(const std::string& arguments) const {
+    const std::string command =
+        "git --git-dir=" + (root_ / "state/snapshots/s1.git").string() + " " + arguments;
+    std::string output;
+    FILE* pipe = ::popen(command.c_str(), "r");
+    for (std::array<char, 4096> piece; const auto got = std::fread(piece.data(), 1, piece.size(), pipe);)
+      output.append(piece.data(), got);
+    EXPECT_EQ(::pclose(pipe), 0) << command;
+    return output;
+  }
+  /// Every file of a snapshot by its name: the names of its bytes, one for each place where it stands.
+  std::map<std::string, std::vector<std::string>> files_of(const std::string& id) const {
+    std::map<std::string, std::vector<std::string>> files;
+    std::istringstream rows(git("ls-tree -r " + id + ":workspace"));
+    for (std::string mode, type, oid, path; rows >> mode >> type >> oid >> path;)
+      files[path.substr(path.rfind('/') + 1)].push_back(oid);
+    return files;
+  }
+};
+
+TEST_F(LiveSnapshots, HoldEveryFileOnceWhileNamesChange) {
+  constexpr int kFiles = 200, kSnapshots = 15;
+  for (const char* folder : {"outputs/a", "outputs/b"}) std::filesystem::create_directory(in(folder));
+  for (int i = 0; i < kFiles; ++i) write(in("outputs/a/f" + std::to_string(i)), std::to_string(i));
+  const auto before = files_of(snapshot("before"));
+  ASSERT_EQ(before.size(), static_cast<std::size_t>(kFiles));
+
+  std::atomic<bool> done = false;
+  std::atomic<int> failures = 0;
+  std::thread renamer([&] {
+    for (bool away = false; !done; away = !away)
+      for (int i = 0; i < kFiles && !done; ++i) {
+        const std::string name = "/f" + std::to_string(i);
+        const auto from = in((away ? "outputs/b" : "outputs/a") + name),
+                   to = in((away ? "outputs/a" : "outputs/b") + name);
+        failures += ::rename(from.c_str(), to.c_str()) != 0;
+      }
+  });
+  std::vector<std::string> taken;
+  for (int i = 0; i < kSnapshots; ++i) taken.push_back(snapshot("storm " + std::to_string(i)));
+  done = true;
+  renamer.join();
+
+  EXPECT_EQ(failures, 0);
+  for (const auto& id : taken) EXPECT_EQ(files_of(id), before) << "each file once, with its own bytes";
+  const auto verified = ask("GET", "/v1/sessions/s1/verify").json();
+  EXPECT_TRUE(verified["problems"].empty()) << verified;
+  EXPECT_EQ(git("fsck --strict --no-dangling 2>&1"), "");
+}
+
+TEST_F(LiveSnapshots, NameWhatIsBeingWrittenAndHaveAllOfItNextTime) {
+  constexpr int kWriters = 3, kSnapshots = 8;
+  std::atomic<bool> done = false;
+  std::atomic<int> failures = 0, ready = 0;
+  std::vector<std::thread> writers;
+  std::vector<std::string> names;
+  for (int number = 0; number < kWriters; ++number) {
+    names.push_back("outputs/log" + std::to_string(number));
+    writers.emplace_back([&, number, path = in(names.back())] {
+      const FileDescriptor file(::open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644));
+      for (int line = 0; !done; ++line) {
+        const std::string text = "line " + std::to_string(line) + "\n";
+        failures += ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size());
+        if (line % 50 != 0) continue;
+        const auto extra = in("uploads/x" + std::to_string(number) + "-" + std::to_string(line));
+        const FileDescriptor made(::open(extra.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+        failures += !made || ::write(made.get(), "x", 1) != 1;
+        if (line == 0) ++ready;
+      }
+    });
+  }
+  while (ready < kWriters) std::this_thread::yield();
+  for (int i = 0; i < kSnapshots; ++i) {
+    const auto taken = post("snapshots", {{"label", "busy"}});
+    const auto in_flight = taken["in_flight"].get<std::vector<std::string>>();
+    for (const auto& name : names) EXPECT_THAT(in_flight, ::testing::Contains(name)) << taken;
+    EXPECT_EQ(ask("GET", "/v1/sessions/s1/diff").status, 200);
+    EXPECT_TRUE(ask("GET", "/v1/sessions/s1/verify").json()["problems"].empty());
+  }
+  done = true;
+  for (auto& writer : writers) writer.join();
+  EXPECT_EQ(failures, 0);
+  const std::string last = snapshot("quiet");
+  for (const auto& name : names) EXPECT_EQ(git("show " + last + ":workspace/" + name), read(in(name)));
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/verify").json()["ok"], true);
+}
+
+TEST_F(LiveSnapshots, RestoredUnderMappingsAndLocks) {
+  write(in("outputs/f"), "old!");
+  const std::string first = snapshot("first");
+  write(in("outputs/f"), "new!");
+  const FileDescriptor file(::open(in("outputs/f").c_str(), O_RDWR | O_CLOEXEC));
+  auto* bytes = static_cast<char*>(::mmap(nullptr, 4, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  ASSERT_NE(bytes, MAP_FAILED);
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  ASSERT_EQ(::fcntl(file.get(), F_OFD_SETLK, &whole), 0);
+
+  post("restore", {{"snapshot", first}});
+  EXPECT_EQ(read(in("outputs/f")), "old!");
+  EXPECT_EQ(std::string(bytes, 4), "new!") << "the mapping keeps its file";
+  bytes[0] = 'N';
+  EXPECT_EQ(read(in("outputs/f")), "old!");
+  const FileDescriptor restored(::open(in("outputs/f").c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(::fcntl(restored.get(), F_OFD_SETLK, &whole), 0) << "the lock is on the file that went";
+  whole.l_type = F_UNLCK;
+  EXPECT_EQ(::fcntl(file.get(), F_OFD_SETLK, &whole), 0);
+  std::array<char, 4> content{};
+  EXPECT_EQ(::pread(file.get(), content.data(), content.size(), 0), 4);
+  EXPECT_EQ(std::string(content.data(), 4), "New!");
+  ::munmap(bytes, 4);
+  post("undo");
+  EXPECT_EQ(read(in("outputs/f")), "new!");
+}
+
+TEST_F(LiveSnapshots, RestoredUnderWorkingDirectories) {
+  std::filesystem::create_directory(in("outputs/stays"));
+  write(in("outputs/stays/f"), "old");
+  const std::string first = snapshot("first");
+  write(in("outputs/stays/f"), "new");
+  std::filesystem::create_directory(in("outputs/goes"));
+  write(in("outputs/goes/f"), "x");
+  std::thread([&] {
+    ASSERT_EQ(::unshare(CLONE_FS), 0);
+    ASSERT_EQ(::chdir(in("outputs/goes").c_str()), 0);
+    const FileDescriptor stays(::open(in("outputs/stays").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    post("restore", {{"snapshot", first}});
+    EXPECT_EQ(::open("made", O_CREAT | O_WRONLY, 0644), -1);
+    EXPECT_EQ(errno, ENOENT);  // as in any directory that was removed
+    EXPECT_EQ(::access("f", F_OK), -1);
+    EXPECT_FALSE(std::filesystem::exists(in("outputs/goes")));
+    ASSERT_EQ(::fchdir(stays.get()), 0);
+    EXPECT_EQ(read("f"), "old");
+    write("made", "here");
+    EXPECT_EQ(read(in("outputs/stays/made")), "here");
+  }).join();
+  post("undo");
+  EXPECT_EQ(read(in("outputs/goes/f")), "x");
+}
+
+TEST_F(LiveSnapshots, HaveLabelsOfManyLines) {
+  std::string label = "\"first\"\n\n'second' \\ $(third)\n";
+  while (label.size() < 64 << 10) label += "line\t\"" + std::to_string(label.size()) + "\"\n";
+  label.resize(64 << 10);
+  write(in("outputs/f"), "x");
+  const auto taken = post("snapshots", {{"label", label}});
+  EXPECT_EQ(taken["label"], label);
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/snapshots").json()["snapshots"][0]["label"], label);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/snapshots", json({{"label", label + "x"}}).dump()).code(),
+            "invalid_request");
+  EXPECT_EQ(git("fsck --strict --no-dangling 2>&1"), "");
+}
+
+}  // namespace
+}  // namespace okcvm::test
