@@ -16,7 +16,7 @@ struct ChangeLog::Header {
   std::uint64_t magic;
   std::atomic<std::uint64_t> start;  // everything before it was retired; positions only grow
   std::atomic<std::uint64_t> end;    // records beyond it are not there
-  std::uint64_t base;                // position of the first byte that follows this header
+  std::atomic<std::uint64_t> base;   // position of the first byte that follows this header
   std::atomic<std::uint32_t> epoch;
   std::atomic<std::uint32_t> rescan;  // 0: no; else the epoch in which track was lost
   std::array<char, 96> reason;
@@ -26,7 +26,8 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x6f6b63766d636c01;  // "okcvmcl", version 1
 constexpr std::size_t kHeaderSize = 256;
-constexpr std::size_t kMaxLog = 256u << 20;  // past that one full comparison is cheaper than a replay
+constexpr std::size_t kMaxLog = 256u << 20;
+constexpr std::size_t kUsefulLog = 8u << 20;  // past that one full comparison is cheaper than a replay
 
 struct RecordHead {
   std::uint32_t size;  // of the whole record
@@ -112,8 +113,11 @@ void ChangeLog::append(ChangeKind kind, std::string_view path, std::string_view 
   head.size = static_cast<std::uint32_t>((sizeof head + path.size() + target.size() + 7) / 8 * 8);
   const std::uint64_t end = state.end.load(std::memory_order_relaxed);
   const std::size_t offset = kHeaderSize + (end - state.base);
-  if (offset + head.size > region_.size() || !region_.reserve(offset + head.size))
-    return set_reason("the record of changes grew too long");
+  if (end + head.size - state.start > kUsefulLog || offset + head.size > region_.size() ||
+      !region_.reserve(offset + head.size)) {
+    set_reason("the record of changes grew too long");
+    return drop_until(end);  // what will be compared anyway need not be kept
+  }
   std::byte* out = region_.data() + offset;
   std::memcpy(out, &head, sizeof head);
   std::memcpy(out + sizeof head, path.data(), path.size());
@@ -173,14 +177,26 @@ void ChangeLog::retire(const ChangeSet& changes) {
   if (!config_.enabled) return;
   MutexLock lock(mutex_);
   Header& state = header();
-  state.start = std::clamp(changes.end, state.start.load(), state.end.load());
+  drop_until(changes.end);
   fault_point("changes.retire");
   if (changes.rescan && state.rescan == changes.lost_at) state.rescan = 0;
-  if (state.start != state.end) return;
-  // Nothing is left: the next record goes to the front again. `base` moves last among positions that are
-  // equal.
-  state.base = state.start;
-  region_.shrink(kHeaderSize);
+}
+
+/// What is left goes to the front as soon as it fits where the dropped records were: it is there twice until
+/// `base` says which counts.
+void ChangeLog::drop_until(std::uint64_t position) {
+  Header& state = header();
+  const std::uint64_t end = state.end;
+  const std::uint64_t start = std::clamp(position, state.start.load(), end);
+  state.start = start;
+  const std::uint64_t dropped = start - state.base;
+  const std::uint64_t left = end - start;
+  if (left > dropped) return;
+  std::byte* const front = region_.data() + kHeaderSize;
+  std::memcpy(front, front + dropped, left);
+  fault_point("changes.front");
+  state.base.store(start, std::memory_order_release);
+  region_.shrink(kHeaderSize + left);
 }
 
 // -- Between mounts

@@ -50,6 +50,7 @@ class ChangeLog {
   Header& header() const;
   void append(ChangeKind kind, std::string_view path, std::string_view target) REQUIRES(mutex_);
   void set_reason(std::string_view reason) REQUIRES(mutex_);
+  void drop_until(std::uint64_t position) REQUIRES(mutex_);
   void wake() REQUIRES(mutex_);
   bool load_resting() REQUIRES(mutex_);
 

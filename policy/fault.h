@@ -11,10 +11,10 @@ namespace okcvm {
 //   kill:N                die by SIGKILL at the Nth point that is passed
 //   errno:NAME:N:ENOSPC   fail at the Nth time that NAME is asked (N 0: every time)
 //   delay:NAME:MS         wait so many milliseconds at every point of this name
-//   file:PATH             what the first line of this file asks for, as long as it is there; counts begin
-//   when it
-//                         appears, and a kill takes its line away first, so that the next process finds the
-//                         rest
+//   file:PATH             what the first line of this file asks for, as long as it is there
+//
+// With a file, counts begin when it appears, and a kill takes its line away first: the next process finds the
+// rest.
 //
 // Outside builds with OKCVM_FAULTS all of it is nothing.
 #ifdef OKCVM_FAULTS

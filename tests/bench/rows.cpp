@@ -84,9 +84,10 @@ std::vector<Row> make_rows(const RowOptions& options) {
       loop("mkdir", 11, make_directories, files),
       loop("rmdir", 0, remove_directories, files),
       command("git clone", 2.8, "git clone -q --no-hardlinks " + repository + " clone"),
-      // Files as young as git's index are read again by every status. Older ones are read by the first only.
+      // Files as young as git's index are read again by every status, so they are made older first.
       command("git status (first)", 0, "git -C clone status --porcelain",
-              "find clone -path clone/.git -prune -o -type f -exec touch -d '1 hour ago' {} +"),
+              "find clone -path clone/.git -prune -o -type f -exec touch -d '1 hour ago' {} + &&"
+              " git -C clone update-index -q --refresh"),
       command("git status (second)", 1.1, "git -C clone status --porcelain"),
       command("find -printf %s", 1.7, "find clone -printf '%s\\n' > /dev/null"),
       command("grep -r", 4.5, "grep -r needle clone > /dev/null"),

@@ -80,7 +80,8 @@ class Changes : public MountedSession {
     for (int i = 0; i < 5000 && session().driver().statistics().open_files > 0; ++i) ::usleep(1000);
     save_as_it_is();
   }
-  void save_as_it_is() { session().driver().retire_changes(session().driver().cut_changes()); }
+  void save_as_it_is() { retire(cut()); }
+  void retire(const ChangeSet& changes) { session().driver().retire_changes(changes); }
   ChangeSet cut() { return session().driver().cut_changes(); }
   ToRead to_read() { return ToRead(cut()); }
 };
@@ -307,6 +308,40 @@ TEST_F(Changes, TheRecordSurvivesACleanRemount) {
   session().unmount();
   session().remount();
   EXPECT_TRUE(to_read().content_of("outputs/file"));
+}
+
+/// Bytes of memory that the record takes.
+std::int64_t size_of_record(Session& session) {
+  const auto config = session.config();
+  return stat_of(config.runtime_dir / (config.id.text() + ".changes")).st_blocks * 512;
+}
+
+TEST_F(Changes, ARecordThatIsNeverAskedForStaysSmall) {
+  const std::string name(250, 'n');
+  write(outputs() / (name + "0"), "x");
+  for (int i = 0; i < 40'000; ++i)
+    ASSERT_OK(::rename((outputs() / (name + std::to_string(i % 2))).c_str(),
+                       (outputs() / (name + std::to_string((i + 1) % 2))).c_str()));
+  EXPECT_LE(size_of_record(session()), 9 << 20);
+  const auto changes = cut();
+  EXPECT_TRUE(changes.rescan);
+  EXPECT_EQ(changes.rescan_reason, "the record of changes grew too long");
+  retire(changes);
+  EXPECT_FALSE(cut().rescan);
+}
+
+TEST_F(Changes, ARecordThatIsNeverEmptyDoesNotGrow) {
+  const std::string name(250, 'n');
+  for (int i = 0; i < 500; ++i) {
+    const auto changes = cut();
+    for (int k = 0; k < 20; ++k) write(outputs() / (name + std::to_string(k)), "x");
+    retire(changes);  // of before, while the new ones stay
+    ASSERT_OK(::unlink((outputs() / (name + "0")).c_str()));
+  }
+  EXPECT_LE(size_of_record(session()), 256 << 10);
+  const auto last = cut();
+  EXPECT_FALSE(last.rescan);
+  EXPECT_TRUE(ToRead(last).entry_of("outputs/" + name + "0"));
 }
 
 }  // namespace
