@@ -140,7 +140,8 @@ class Soak {
         if (daemon_->upgrade()) upgrades_.push_back(Clock::now());
         next_upgrade = Clock::now() + about(options_.upgrade_every);
       } else if (Clock::now() >= next_kill) {
-        if (kills_.size() == 5) early_ = daemon_->size();
+        late_ = daemon_->size();
+        if (kills_.size() == 5) early_ = late_;
         if (daemon_->kill_daemon()) kills_.push_back(Clock::now());
         next_kill = Clock::now() + about(options_.kill_every);
       }
@@ -155,7 +156,6 @@ class Soak {
            std::string(std::istreambuf_iterator<char>(problem), {}));
     }
     if (!meter_->join()) fail("the pause meter: one of its calls failed");
-    late_ = daemon_->size();
     const auto status = daemon_->command({"status"}, std::chrono::seconds(60));
     if (status.exit_code != 0) fail("okcvm status: " + status.output);
     for (int i = 0; i < options_.sessions; ++i) {
@@ -177,9 +177,9 @@ class Soak {
               << " failures\n";
     if (!pauses.empty())
       std::cout << "pause: median " << pauses[pauses.size() / 2] << " ms, worst " << pauses.back() << " ms\n";
-    std::cout << "descriptors " << early_.descriptors << " early, " << late_.descriptors
-              << " at the end; resident " << early_.resident_kib << " KiB early, " << late_.resident_kib
-              << " KiB at the end" << std::endl;
+    std::cout << "descriptors " << early_.descriptors << " at the sixth kill, " << late_.descriptors
+              << " at the last; resident " << early_.resident_kib << " KiB, " << late_.resident_kib << " KiB"
+              << std::endl;
     if (failures_ > 0) {
       const auto kept = test::scratch_base() / "okcvm-soak-daemon.log";
       fs::copy_file(daemon_->log(), kept, fs::copy_options::overwrite_existing);
