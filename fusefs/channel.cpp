@@ -124,9 +124,10 @@ ssize_t Channel::read(std::span<std::byte> buffer) {
   const auto* header = reinterpret_cast<const fuse_in_header*>(buffer.data());
   thread_local CpuFollower follower;
   follower.follow(header->pid);
-  companion_.follow(header->pid);
+  const auto now = Clock::now();
+  companion_.follow(header->pid, now);
   if (turn_.leave(may_take_long(header->opcode))) need_thread_();
-  current() = {header, static_cast<std::size_t>(size), Clock::now(), 0};
+  current() = {header, static_cast<std::size_t>(size), now, 0};
   if (header->opcode != FUSE_STATFS)  // df(1) and monitors ask all mounts alike
     last_used_.store(now_seconds(), std::memory_order_relaxed);
   if (header->opcode == FUSE_INIT) state_.record_init(buffer.first(static_cast<std::size_t>(size)));

@@ -3,8 +3,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <chrono>
-
 namespace okcvm::fusefs {
 namespace {
 
@@ -45,7 +43,7 @@ ClientCompanion::~ClientCompanion() {
   if (thread_.joinable()) thread_.join();
 }
 
-void ClientCompanion::follow(std::uint32_t pid) {
+void ClientCompanion::follow(std::uint32_t pid, std::chrono::steady_clock::time_point now) {
   if (!pid) return;
   if (pid != pid_) {
     pid_ = pid;
@@ -53,7 +51,7 @@ void ClientCompanion::follow(std::uint32_t pid) {
     return;
   }
   if (!worthwhile_ || ++streak_ < kWorthwhile) return;
-  until_.store(now() + kSpinNanoseconds, std::memory_order_relaxed);
+  until_.store(now.time_since_epoch().count() + kSpinNanoseconds, std::memory_order_relaxed);
   if (asleep_.load(std::memory_order_relaxed) || streak_ == kWorthwhile) start();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -19,8 +20,9 @@ class ClientCompanion {
   ClientCompanion();
   ~ClientCompanion();
 
-  /// Called with each request's process id. 0 is the kernel's own doing, a RELEASE for one, and says nothing.
-  void follow(std::uint32_t pid);
+  /// Called with each request's process id and the time it came. 0 is the kernel's own doing, a RELEASE for
+  /// one, and says nothing.
+  void follow(std::uint32_t pid, std::chrono::steady_clock::time_point now);
 
  private:
   void start();

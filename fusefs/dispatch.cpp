@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "fusefs/channel.h"
+#include "fusefs/replies.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -94,16 +95,6 @@ NodeId node(fuse_ino_t number) {
   return NodeId{number};
 }
 
-fuse_entry_param parameters_of(const Entry& entry) {
-  fuse_entry_param out{};
-  out.ino = entry.id.value;
-  out.generation = 1;
-  out.attr = entry.attributes;
-  out.attr_timeout = entry.attributes_seconds;
-  out.entry_timeout = entry.name_seconds;
-  return out;
-}
-
 auto reply_entry(fuse_req_t request) {
   return [request, &operations = dispatcher_of(request).operations](const Entry& entry) {
     const auto out = parameters_of(entry);
@@ -115,14 +106,6 @@ auto reply_attributes(fuse_req_t request) {
   return [request](const Entry& entry) {
     fuse_reply_attr(request, &entry.attributes, entry.attributes_seconds);
   };
-}
-
-fuse_file_info file_info(const Opened& opened) {
-  fuse_file_info info{};
-  info.fh = opened.file.value;
-  info.keep_cache = opened.keep_cache;
-  info.noflush = true;
-  return info;
 }
 
 // -- Names
@@ -199,10 +182,12 @@ void on_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
 
 void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                const char* new_name, unsigned flags) {
-  const auto change =
-      begin_change(request, dispatcher_of(request).operations.rename_fact(node(parent), name));
-  answer_done(request, gated(request, [=](Operations& fs) {
-                return fs.rename(asker(request), node(parent), name, node(new_parent), new_name, flags);
+  std::optional<SessionState::Change> change;
+  answer_done(request, gated(request, [&](Operations& fs) {
+                const auto source = fs.status_at(node(parent), name);
+                change.emplace(begin_change(request, source ? source->st_ino : 0));
+                return fs.rename(asker(request), node(parent), name, source, node(new_parent), new_name,
+                                 flags);
               }));
 }
 
@@ -247,15 +232,6 @@ void on_statfs(fuse_req_t request, fuse_ino_t) {
       [=](const struct statvfs& status) { fuse_reply_statfs(request, &status); });
 }
 
-void reply_attribute_bytes(fuse_req_t request, const std::string& bytes, std::size_t room) {
-  if (room == 0)
-    fuse_reply_xattr(request, bytes.size());
-  else if (bytes.size() > room)
-    fuse_reply_err(request, ERANGE);
-  else
-    fuse_reply_buf(request, bytes.data(), bytes.size());
-}
-
 void on_getxattr(fuse_req_t request, fuse_ino_t id, const char* name, std::size_t room) {
   answer(request, gated(request, [=](Operations& fs) { return fs.extended_attribute(node(id), name); }),
          [=](const std::string& value) { reply_attribute_bytes(request, value, room); });
@@ -292,62 +268,41 @@ void on_opendir(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
   fuse_reply_err(request, ENOSYS);
 }
 
-void reply_listing(fuse_req_t request, const Result<void>& listed, const char* buffer, std::size_t used) {
-  if (!listed && used == 0)
-    fuse_reply_err(request, listed.error().errno_value);
-  else
-    fuse_reply_buf(request, buffer, used);
+Result<ListingReply> finished(ListingReply reply, const Result<void>& listed) {
+  if (!listed && reply.is_empty()) return fail(listed.error());
+  return reply;  // what was read before an error is told first
 }
 
 void on_readdir(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t offset, fuse_file_info*) {
-  auto& self = dispatcher_of(request);
-  const std::unique_ptr<char[]> buffer(new (std::nothrow) char[room]);
-  if (!buffer) return void(fuse_reply_err(request, ENOMEM));
-  std::size_t used = 0;
-  Result<void> listed;
-  {
-    Gate::Pass pass(self.gate);
-    listed = self.operations.list(node(id), offset, [&](const ListedName& row) {
-      struct stat status {};
-      status.st_ino = row.inode;
-      status.st_mode = row.type;
-      const auto size =
-          fuse_add_direntry(request, buffer.get() + used, room - used, row.name, &status, row.next);
-      if (size > room - used) return false;
-      used += size;
-      return true;
-    });
-  }
-  reply_listing(request, listed, buffer.get(), used);
+  answer(request,
+         gated(request,
+               [=](Operations& fs) {
+                 ListingReply reply(request, room);
+                 const auto listed =
+                     fs.list(node(id), offset, [&](const ListedName& row) { return reply.add(row); });
+                 return finished(std::move(reply), listed);
+               }),
+         [](const ListingReply& reply) { reply.send(); });
 }
 
 void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t offset, fuse_file_info*) {
-  auto& self = dispatcher_of(request);
-  const std::unique_ptr<char[]> buffer(new (std::nothrow) char[room]);
-  if (!buffer) return void(fuse_reply_err(request, ENOMEM));
-  std::size_t used = 0;
-  Result<void> listed;
-  {
-    Gate::Pass pass(self.gate);
-    auto directory = self.operations.directories().open(node(id));
-    listed = self.operations.list(node(id), offset, [&](const ListedName& row) {
-      const std::string_view name(row.name);
-      if (fuse_add_direntry_plus(request, nullptr, 0, row.name, nullptr, 0) > room - used) return false;
-      fuse_entry_param out{};
-      if (name != "." && name != "..") {
-        auto entry = directory ? self.operations.look_up_in(**directory, row.name)
-                               : self.operations.look_up(node(id), row.name);
-        if (entry && entry->id.value) out = parameters_of(*entry);
-      }
-      if (out.ino == 0) {  // only the name: the kernel looks it up when somebody asks
-        out.attr.st_ino = row.inode;
-        out.attr.st_mode = row.type;
-      }
-      used += fuse_add_direntry_plus(request, buffer.get() + used, room - used, row.name, &out, row.next);
-      return true;
-    });
-  }
-  reply_listing(request, listed, buffer.get(), used);
+  answer(request,
+         gated(request,
+               [=](Operations& fs) {
+                 ListingReply reply(request, room);
+                 auto directory = fs.directories().open(node(id));
+                 const auto listed = fs.list(node(id), offset, [&](const ListedName& row) {
+                   if (!reply.fits_with_inode(row)) return false;
+                   const std::string_view name(row.name);
+                   auto entry = name == "." || name == ".." ? Result<Entry>()
+                                : directory                 ? fs.look_up_in(**directory, row.name)
+                                                            : fs.look_up(node(id), row.name);
+                   reply.add_with_inode(row, entry.value_or(Entry{}));
+                   return true;
+                 });
+                 return finished(std::move(reply), listed);
+               }),
+         [](const ListingReply& reply) { reply.send(); });
 }
 
 void on_fsyncdir(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_info*) {
@@ -372,7 +327,7 @@ void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
                  return fs.open(who, node(id), wanted->flags, Channel::current().unique());
                }),
          [&](const Opened& opened) {
-           const auto info = file_info(opened);
+           const auto info = file_info_of(opened);
            Channel::current().backing_id = opened.backing_id;
            if (fuse_reply_open(request, &info) == kNobodyListens) self.operations.release(opened.file);
          });
@@ -392,7 +347,7 @@ void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t m
          [&](const std::pair<Entry, Opened>& made) {
            const auto& [entry, opened] = made;
            const auto out = parameters_of(entry);
-           const auto info = file_info(opened);
+           const auto info = file_info_of(opened);
            Channel::current().backing_id = opened.backing_id;
            if (fuse_reply_create(request, &out, &info) != kNobodyListens) return;
            self.operations.release(opened.file);

@@ -108,10 +108,12 @@ class Operations {
   Result<Entry> make_link(const Request& request, NodeId id, NodeId parent, const char* name);
   Result<void> unlink(const Request& request, NodeId parent, const char* name);
   Result<void> remove_directory(const Request& request, NodeId parent, const char* name);
-  Result<void> rename(const Request& request, NodeId parent, const char* name, NodeId new_parent,
-                      const char* new_name, unsigned flags);
-  /// What identifies the source, to be noted before a rename so that a repeated request can be recognised.
-  std::uint64_t rename_fact(NodeId parent, const char* name);
+  /// `source` is what status_at() answered for the name; its inode number was noted as the fact of the
+  /// request.
+  Result<void> rename(const Request& request, NodeId parent, const char* name,
+                      const Result<struct stat>& source, NodeId new_parent, const char* new_name,
+                      unsigned flags);
+  Result<struct stat> status_at(NodeId parent, const char* name);
   /// Puts a finished file, made by the control socket elsewhere in the same file system, under a name.
   Result<void> put(int from_directory, const char* from_name, NodeId parent, const char* name,
                    unsigned flags);
@@ -192,8 +194,8 @@ class Operations {
   void before_removal(const Directory& directory, const struct stat& status, int held);
   void name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                     FileDescriptor held);
-  Result<void> move(const Directory& from, const char* name, const Directory& to, const char* new_name,
-                    unsigned flags);
+  Result<void> move(const Directory& from, const char* name, const struct stat& source, const Directory& to,
+                    const char* new_name, unsigned flags);
   /// What is known of an inode, and of the one it changed places with, goes with its name.
   void name_moved(const Directory& from, const char* name, const Directory& to, const char* new_name,
                   const struct stat& source, const struct stat* exchanged);

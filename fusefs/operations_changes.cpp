@@ -250,13 +250,17 @@ Result<void> Operations::remove(const Request& request, NodeId parent, const cha
 // -- Renaming
 // -------------------------------------------------------------------------------------------------
 
-std::uint64_t Operations::rename_fact(NodeId parent, const char* name) {
+Result<struct stat> Operations::status_at(NodeId parent, const char* name) {
   auto directory = directories_.open(parent);
-  return directory ? inode_at((*directory)->file.get(), name) : 0;
+  if (!directory) return fail(directory.error());
+  struct stat status {};
+  if (::fstatat((*directory)->file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
+  return status;
 }
 
-Result<void> Operations::rename(const Request& request, NodeId parent, const char* name, NodeId new_parent,
-                                const char* new_name, unsigned flags) {
+Result<void> Operations::rename(const Request& request, NodeId parent, const char* name,
+                                const Result<struct stat>& source, NodeId new_parent, const char* new_name,
+                                unsigned flags) {
   auto from_node = nodes_.find(parent);
   auto to_node = nodes_.find(new_parent);
   if (!from_node) return fail(from_node.error());
@@ -271,15 +275,14 @@ Result<void> Operations::rename(const Request& request, NodeId parent, const cha
   struct stat moved {};
   if (request.may_have_run && request.noted &&
       ::fstatat((*to)->file.get(), new_name, &moved, AT_SYMLINK_NOFOLLOW) == 0 &&
-      moved.st_ino == request.noted && inode_at((*from)->file.get(), name) != request.noted) {
-    struct stat exchanged {};
-    const bool has_exchanged = (flags & RENAME_EXCHANGE) &&
-                               ::fstatat((*from)->file.get(), name, &exchanged, AT_SYMLINK_NOFOLLOW) == 0;
+      moved.st_ino == request.noted && (!source || source->st_ino != request.noted)) {
+    const bool exchanged = (flags & RENAME_EXCHANGE) && source;
     if (!(flags & RENAME_EXCHANGE)) name_was_taken(**to, new_name, moved.st_ino);
-    name_moved(**from, name, **to, new_name, moved, has_exchanged ? &exchanged : nullptr);
+    name_moved(**from, name, **to, new_name, moved, exchanged ? &*source : nullptr);
     return {};
   }
-  return move(**from, name, **to, new_name, flags);
+  if (!source) return fail(source.error());
+  return move(**from, name, *source, **to, new_name, flags);
 }
 
 Result<void> Operations::put(int from_directory, const char* from_name, NodeId parent, const char* name,
@@ -299,11 +302,9 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   return {};
 }
 
-Result<void> Operations::move(const Directory& from, const char* name, const Directory& to,
-                              const char* new_name, unsigned flags) {
-  struct stat source {};
+Result<void> Operations::move(const Directory& from, const char* name, const struct stat& source,
+                              const Directory& to, const char* new_name, unsigned flags) {
   struct stat target {};
-  if (::fstatat(from.file.get(), name, &source, AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
   FileDescriptor replaced = hold_inode(to.file.get(), new_name);
   const bool has_target = replaced && ::fstat(replaced.get(), &target) == 0;
   const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;

@@ -1,6 +1,5 @@
 #include "tests/bench/daemon_cost.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,15 +34,9 @@ class Daemon {
       std::filesystem::permissions(folder, std::filesystem::perms(0755));  // whatever the umask is
     }
     test::Watchdog::instance().guard(scratch_.path());
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      const int log = ::open((scratch_ / "log").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-      ::dup2(log, STDOUT_FILENO);
-      ::dup2(log, STDERR_FILENO);
-      ::execl(OKCVMD_PROGRAM, "okcvmd", "--config", "/dev/null", "--state-dir", (scratch_ / "state").c_str(),
-              "--run-dir", run_.c_str(), "--mount-root", (scratch_ / "mnt").c_str(), nullptr);
-      ::_exit(127);
-    }
+    pid_ = test::start_program({OKCVMD_PROGRAM, "--config", "/dev/null", "--state-dir", scratch_ / "state",
+                                "--run-dir", run_, "--mount-root", scratch_ / "mnt"},
+                               scratch_ / "log");
     while (test::HttpClient(socket()).ask("GET", "/v1/health").status != 200) {
       if (::waitpid(pid_, nullptr, WNOHANG) != 0) throw std::runtime_error("okcvmd ended at once");
       ::usleep(10'000);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
 #include <random>
 
 #include "tests/snapshots/fixture.h"
@@ -83,21 +84,32 @@ class ReplayTest : public SnapshotTest {
     }
   }
 
+  /// Runs `body` for each seed, or for that in OKCVM_TEST_SEED alone, on a fresh workspace and store, until
+  /// one fails.
+  void for_each_seed(unsigned last, const std::function<void()>& body) {
+    const unsigned first = is_seed_given() ? static_cast<unsigned>(std::atoi(std::getenv(kSeed))) : 1;
+    for (unsigned seed = first; seed <= (is_seed_given() ? first : last) && !HasFailure(); ++seed) {
+      SCOPED_TRACE(std::string(kSeed) + "=" + std::to_string(seed));
+      random_.seed(seed);
+      reopen();
+      std::filesystem::remove_all(workspace());
+      std::filesystem::remove_all(repository());
+      record_ = {};
+      make_zones();
+      body();
+      if (!HasFailure()) expect_sound_repository();
+    }
+  }
+  static bool is_seed_given() { return std::getenv(kSeed) != nullptr; }
+
   std::mt19937 random_;
+
+ private:
+  static constexpr const char* kSeed = "OKCVM_TEST_SEED";
 };
 
 TEST_F(ReplayTest, RandomChangesAreCapturedExactly) {
-  const char* given = std::getenv("OKCVM_TEST_SEED");
-  const unsigned first = given ? static_cast<unsigned>(std::atoi(given)) : 1;
-  const unsigned last = given ? first : 60;
-  for (unsigned seed = first; seed <= last; ++seed) {
-    SCOPED_TRACE("OKCVM_TEST_SEED=" + std::to_string(seed));
-    random_.seed(seed);
-    reopen();
-    std::filesystem::remove_all(workspace());
-    std::filesystem::remove_all(repository());
-    record_ = {};
-    make_zones();
+  for_each_seed(60, [&] {
     std::vector<std::pair<Snapshot, Manifest>> taken;
     for (int round = 0; round < 8; ++round) {
       for (unsigned steps = number(25); steps > 0; --steps) step();
@@ -126,25 +138,13 @@ TEST_F(ReplayTest, RandomChangesAreCapturedExactly) {
         if (HasFailure()) return;
       }
     }
-    expect_sound_repository();
-    if (HasFailure()) return;
-  }
+  });
 }
 
 /// The same while snapshots are taken: after each cut more happens, unless the session is held.
 TEST_F(ReplayTest, SoAreThoseMadeWhileItIsTaken) {
-  const char* given = std::getenv("OKCVM_TEST_SEED");
-  const unsigned first = given ? static_cast<unsigned>(std::atoi(given)) : 1;
-  const unsigned last = given ? first : 40;
   int held_in_the_end = 0;
-  for (unsigned seed = first; seed <= last; ++seed) {
-    SCOPED_TRACE("OKCVM_TEST_SEED=" + std::to_string(seed));
-    random_.seed(seed);
-    reopen();
-    std::filesystem::remove_all(workspace());
-    std::filesystem::remove_all(repository());
-    record_ = {};
-    make_zones();
+  for_each_seed(40, [&] {
     const auto some_steps = [&] {
       for (unsigned steps = number(8); steps > 0; --steps) step();
     };
@@ -172,10 +172,8 @@ TEST_F(ReplayTest, SoAreThoseMadeWhileItIsTaken) {
       if (HasFailure()) return;
     }
     expect_exact(snapshot("last"));
-    expect_sound_repository();
-    if (HasFailure()) return;
-  }
-  if (!given) {
+  });
+  if (!is_seed_given()) {
     EXPECT_GT(held_in_the_end, 20);
   }
 }

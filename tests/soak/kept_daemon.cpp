@@ -1,8 +1,6 @@
 #include "tests/soak/kept_daemon.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,19 +16,7 @@ KeptDaemon::KeptDaemon(const fs::path& top, const std::vector<std::string>& more
   std::vector<std::string> arguments{OKCVMD_PROGRAM, "--keeper",   "--state-dir",  top_ / "state",
                                      "--run-dir",    top_ / "run", "--mount-root", top_ / "mnt"};
   arguments.insert(arguments.end(), more_options.begin(), more_options.end());
-  keeper_ = ::fork();
-  if (keeper_ < 0) throw std::runtime_error("fork");
-  if (keeper_ == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    const int output = ::open(log().c_str(), O_CREAT | O_WRONLY | O_APPEND, 0644);
-    ::dup2(output, 1);
-    ::dup2(output, 2);
-    std::vector<char*> raw;
-    for (auto& argument : arguments) raw.push_back(argument.data());
-    raw.push_back(nullptr);
-    ::execv(raw[0], raw.data());
-    ::_exit(127);
-  }
+  keeper_ = test::start_program(std::move(arguments), log());
   for (int i = 0; i < 200; ++i) {
     if (command({"status"}, std::chrono::seconds(10)).exit_code == 0) return;
     ::usleep(50'000);

@@ -166,6 +166,22 @@ CommandResult run_script(const std::string& script, const std::filesystem::path&
   return run(command);
 }
 
+pid_t start_program(std::vector<std::string> arguments, const std::filesystem::path& output) {
+  const pid_t pid = ::fork();
+  if (pid < 0) throw std::runtime_error("fork");
+  if (pid > 0) return pid;
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  const int file = ::open(output.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);
+  ::dup2(file, STDOUT_FILENO);
+  ::dup2(file, STDERR_FILENO);
+  ::unsetenv("NOTIFY_SOCKET");
+  std::vector<char*> pointers;
+  for (auto& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  ::execv(pointers.front(), pointers.data());
+  ::_exit(127);
+}
+
 bool have_program(const std::string& name) {
   const std::string path = kSearchPath;
   for (std::size_t at = 0; at < path.size();) {

@@ -73,6 +73,10 @@ CommandResult run(const Command& command);
 CommandResult run_script(const std::string& script, const std::filesystem::path& directory,
                          const User& user = {}, std::chrono::seconds timeout = std::chrono::seconds(120));
 
+/// Starts a program that runs on, with its output added to a file, no NOTIFY_SOCKET, and SIGTERM when this
+/// thread ends. Throws std::runtime_error.
+pid_t start_program(std::vector<std::string> arguments, const std::filesystem::path& output);
+
 /// Whether a program can be found in the PATH given to commands.
 bool have_program(const std::string& name);
 

@@ -7,14 +7,8 @@ namespace {
 
 using nlohmann::json;
 
-class DaemonFiles : public DaemonFixture {
+class DaemonFiles : public DaemonWithSession {
  protected:
-  void SetUp() override {
-    DaemonFixture::SetUp();
-    if (IsSkipped()) return;
-    start();
-    create({{"id", "s1"}});
-  }
   HttpAnswer get(const std::string& path, const std::map<std::string, std::string>& headers = {}) {
     return ask("GET", "/v1/sessions/s1/files/" + path, {}, headers);
   }

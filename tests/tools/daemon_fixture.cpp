@@ -1,6 +1,5 @@
 #include "tests/tools/daemon_fixture.h"
 
-#include <fcntl.h>
 #include <grp.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -14,6 +13,8 @@
 #include <iterator>
 #include <sstream>
 #include <thread>
+
+#include "tests/support/process.h"
 
 namespace okcvm::test {
 namespace {
@@ -63,17 +64,7 @@ pid_t DaemonFixture::launch(const std::vector<std::string>& options) {
     if (std::find(options.begin(), options.end(), name) == options.end())
       arguments.insert(arguments.end(), {name, root_ / folder});
   arguments.insert(arguments.end(), options.begin(), options.end());
-  const pid_t child = ::fork();
-  if (child != 0) return child;
-  const int out = ::open((root_ / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-  ::dup2(out, 1);
-  ::dup2(out, 2);
-  ::unsetenv("NOTIFY_SOCKET");
-  std::vector<char*> pointers;
-  for (auto& argument : arguments) pointers.push_back(argument.data());
-  pointers.push_back(nullptr);
-  ::execv(pointers.front(), pointers.data());
-  ::_exit(127);
+  return start_program(std::move(arguments), root_ / "log");
 }
 
 void DaemonFixture::start(const std::vector<std::string>& options) {
@@ -167,6 +158,13 @@ void DaemonFixture::write(const std::filesystem::path& file, const std::string& 
   out << text;
   out.close();
   EXPECT_TRUE(out) << file;
+}
+
+void DaemonWithSession::SetUp() {
+  DaemonFixture::SetUp();
+  if (IsSkipped()) return;
+  start();
+  create({{"id", "s1"}});
 }
 
 }  // namespace okcvm::test

@@ -60,4 +60,10 @@ class DaemonFixture : public ::testing::Test {
   pid_t child_ = -1;
 };
 
+/// With a session "s1".
+class DaemonWithSession : public DaemonFixture {
+ protected:
+  void SetUp() override;
+};
+
 }  // namespace okcvm::test

@@ -17,13 +17,11 @@ using ::testing::HasSubstr;
 
 constexpr std::array kMethods{"GET", "POST", "PUT", "DELETE"};
 
-class DaemonRequests : public DaemonFixture {
+class DaemonRequests : public DaemonWithSession {
  protected:
   void SetUp() override {
-    DaemonFixture::SetUp();
+    DaemonWithSession::SetUp();
     if (IsSkipped()) return;
-    start();
-    create({{"id", "s1"}});
     ASSERT_EQ(ask("PUT", "/v1/sessions/s1/files/outputs/f", "0123456789").status, 201);
     pid_ = serving_pid();
   }
@@ -31,7 +29,7 @@ class DaemonRequests : public DaemonFixture {
     if (pid_ > 0) {
       EXPECT_EQ(serving_pid(), pid_);
     }
-    DaemonFixture::TearDown();
+    DaemonWithSession::TearDown();
   }
 
   /// A pattern with its names filled in.

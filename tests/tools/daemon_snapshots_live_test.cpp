@@ -22,14 +22,8 @@ namespace {
 using nlohmann::json;
 using ::testing::UnorderedElementsAreArray;
 
-class LiveSnapshots : public DaemonFixture {
+class LiveSnapshots : public DaemonWithSession {
  protected:
-  void SetUp() override {
-    DaemonFixture::SetUp();
-    if (IsSkipped()) return;
-    start();
-    create({{"id", "s1"}});
-  }
   std::filesystem::path in(const std::string& path) const { return mount("s1") / path; }
   json post(const std::string& route, const json& body = json::object()) {
     const auto answer = ask("POST", "/v1/sessions/s1/" + route, body.dump());

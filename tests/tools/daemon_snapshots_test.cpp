@@ -7,14 +7,8 @@ namespace {
 
 using nlohmann::json;
 
-class DaemonSnapshots : public DaemonFixture {
+class DaemonSnapshots : public DaemonWithSession {
  protected:
-  void SetUp() override {
-    DaemonFixture::SetUp();
-    if (IsSkipped()) return;
-    start();
-    create({{"id", "s1"}});
-  }
   HttpAnswer post(const std::string& route, const json& body = json::object(),
                   const std::map<std::string, std::string>& headers = {}) {
     return ask("POST", "/v1/sessions/s1/" + route, body.dump(), headers);

@@ -1,6 +1,5 @@
 #include "tests/tools_cli/real_daemon.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,15 +34,10 @@ bool ended_within(pid_t pid, std::chrono::seconds limit) {
 RealDaemon::RealDaemon() {
   for (const char* name : {"state", "run", "mnt"}) std::filesystem::create_directory(scratch_ / name);
   okcvm::test::Watchdog::instance().guard(scratch_.path());
-  pid_ = ::fork();
-  if (pid_ == 0) {
-    const int log = ::open((scratch_ / "log").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    ::dup2(log, STDOUT_FILENO);
-    ::dup2(log, STDERR_FILENO);
-    ::execl(OKCVMD_PROGRAM, "okcvmd", "--config", "/dev/null", "--state-dir", (scratch_ / "state").c_str(),
-            "--run-dir", (scratch_ / "run").c_str(), "--mount-root", (scratch_ / "mnt").c_str(), nullptr);
-    ::_exit(127);
-  }
+  pid_ =
+      okcvm::test::start_program({OKCVMD_PROGRAM, "--config", "/dev/null", "--state-dir", scratch_ / "state",
+                                  "--run-dir", scratch_ / "run", "--mount-root", scratch_ / "mnt"},
+                                 scratch_ / "log");
   const auto deadline = std::chrono::steady_clock::now() + kStartLimit;
   while (run("okcvm status").exit_code != 0) {
     if (::waitpid(pid_, nullptr, WNOHANG) != 0) {

@@ -7,10 +7,10 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
 #include <limits>
-#include <random>
 
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/http/uri.h"
+#include "tools/daemon/http/wire.h"
 #include "tools/daemon/http/worker_pool.h"
 
 namespace okcvm::daemon {
@@ -21,36 +21,6 @@ namespace http = boost::beast::http;
 
 constexpr std::size_t kPiece = 256 * 1024;
 constexpr std::chrono::seconds kDrainTime{2};
-
-std::string new_request_id() {
-  thread_local std::mt19937_64 random{std::random_device{}()};
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random()));
-  return text;
-}
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (auto& c : lower)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return lower;
-}
-
-Method method_of(http::verb verb) {
-  switch (verb) {
-    case http::verb::get:
-    case http::verb::head:
-      return Method::kGet;
-    case http::verb::post:
-      return Method::kPost;
-    case http::verb::put:
-      return Method::kPut;
-    case http::verb::delete_:
-      return Method::kDelete;
-    default:
-      return Method::kOther;
-  }
-}
 
 /// Runs a route's code, from which no exception may reach the worker that runs it.
 template <typename T, typename Work>
@@ -168,10 +138,8 @@ std::optional<Response> Connection::take_request() {
   request_.method = method_of(message.method());
   request_.is_head = message.method() == http::verb::head;
 
-  std::string_view target(message.target().data(), message.target().size());
-  if (target.starts_with("http://")) target.remove_prefix(std::min(target.find('/', 7), target.size()));
-  if (target.empty() || target.front() != '/') return refuse("the address must start with a slash", 400);
-  target = target.substr(0, target.find('#'));
+  const auto target = path_and_query_of({message.target().data(), message.target().size()});
+  if (target.empty()) return refuse("the address must start with a slash", 400);
   const auto question = std::min(target.find('?'), target.size());
   request_.path = target.substr(0, question);
   auto query = parse_query(target.substr(std::min(question + 1, target.size())));
@@ -331,18 +299,6 @@ void Connection::answer_and_close(const Error& error, int status) {
   answer(error_response(error, request_.id, status));
 }
 
-std::string Connection::head_of(const Response& response, std::string_view framing) const {
-  const auto reason = http::obsolete_reason(static_cast<http::status>(response.status));
-  std::string head = "HTTP/1.1 " + std::to_string(response.status) + " ";
-  head.append(reason.data(), reason.size());
-  head += "\r\nServer: okcvmd\r\nX-Request-Id: " + request_.id;
-  if (!response.content_type.empty()) head += "\r\nContent-Type: " + response.content_type;
-  for (const auto& [name, value] : response.headers) head += "\r\n" + name + ": " + value;
-  if (!framing.empty()) head.append("\r\n").append(framing);
-  head += keep_alive_ ? "\r\nConnection: keep-alive\r\n\r\n" : "\r\nConnection: close\r\n\r\n";
-  return head;
-}
-
 void Connection::answer(Response response) {
   if (context_->stopping) keep_alive_ = false;
   log_answer(response.status);
@@ -360,7 +316,8 @@ void Connection::answer(Response response) {
   const auto* file = std::get_if<FileBody>(&response.body);
   const auto size = text ? text->size() : file ? file->size : 0;
   const bool has_body = response.status != 304 && response.status != 204;
-  auto bytes = head_of(response, has_body ? "Content-Length: " + std::to_string(size) : std::string());
+  auto bytes =
+      head_of(response, request_.id, has_body ? Framing::kLength : Framing::kNone, size, keep_alive_);
   if (request_.is_head || !has_body) return write_all(std::move(bytes), [this] { finish_exchange(); });
   if (text) return write_all(std::move(bytes.append(*text)), [this] { finish_exchange(); });
   auto body = std::make_shared<FileBody>(std::move(std::get<FileBody>(response.body)));
@@ -433,7 +390,8 @@ void Connection::start_stream(std::string content_type) {
   response.headers.emplace_back("Cache-Control", "no-store");
   if (is_http_1_0_) keep_alive_ = false;
   is_writing_ = true;
-  write_all(head_of(response, is_http_1_0_ ? "" : "Transfer-Encoding: chunked"), [this] {
+  const auto framing = is_http_1_0_ ? Framing::kNone : Framing::kChunked;
+  write_all(head_of(response, request_.id, framing, 0, keep_alive_), [this] {
     is_writing_ = false;
     write_queued();
   });
@@ -459,16 +417,9 @@ void Connection::write_queued() {
   queued_.fetch_sub(queue_.size());
   for (const auto& line : queue_) text += line;
   queue_.clear();
-  std::string bytes;
-  if (!text.empty() && !is_http_1_0_) {
-    char size[32];
-    std::snprintf(size, sizeof size, "%zx\r\n", text.size());
-    bytes = size + text + "\r\n";
-  } else {
-    bytes = std::move(text);
-  }
   const bool is_last = is_last_queued_;
-  if (is_last && !is_http_1_0_) bytes += "0\r\n\r\n";
+  std::string bytes = text.empty() || is_http_1_0_ ? std::move(text) : chunk_of(text);
+  if (is_last && !is_http_1_0_) bytes += kLastChunk;
   is_writing_ = true;
   write_all(std::move(bytes), [this, is_last] {
     is_writing_ = false;

@@ -63,7 +63,6 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   void answer(Response response);
   void answer_and_close(const Error& error, int status);
-  std::string head_of(const Response& response, std::string_view framing) const;
   void write_all(std::string bytes, std::function<void()> then);
   void pump_file(std::shared_ptr<FileBody> body);
   void finish_exchange();

@@ -59,9 +59,15 @@ class Database final {
   /// (sqlite.org/fileformat2.html, 4.1). Without the room it works as well, only slower. Once there is a
   /// schema.
   void make_room_in_log();
-  /// Whether a commit waits until it is on disk, which it does at first. Commits keep their order, so the
-  /// next one that waits takes those before it along. Not within a transaction.
-  Result<void> sync_commits(bool wanted);
+  /// Carries out `change` without waiting until its commits are on disk, as all others do. Commits keep
+  /// their order, so the next one that waits takes these along. Not within a transaction.
+  template <typename Change>
+  Result<void> without_sync(Change&& change) {
+    if (auto set = sync_commits(false); !set) return set;
+    const Result<void> changed = change();
+    if (auto set = sync_commits(true); !set) return set;
+    return changed;
+  }
   /// The number of rows that the last statement changed.
   std::int64_t changes() const;
 
@@ -84,6 +90,7 @@ class Database final {
     void operator()(sqlite3* connection) const;
   };
   explicit Database(sqlite3* connection) : connection_(connection) {}
+  Result<void> sync_commits(bool wanted);
   Result<std::int64_t> pragma(const char* sql);
   std::unique_ptr<sqlite3, Closer> connection_;
 };

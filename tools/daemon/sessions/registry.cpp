@@ -155,10 +155,7 @@ Result<void> Registry::remove(const SessionId& id) {
 
 Result<void> Registry::remove_deleted(const SessionId& id) {
   const MutexLock lock(mutex_);
-  if (auto set = database_->sync_commits(false); !set) return set;
-  const auto removed = remove_rows(id);
-  if (auto set = database_->sync_commits(true); !set) return set;
-  return removed;
+  return database_->without_sync([&] { return remove_rows(id); });
 }
 
 Result<void> Registry::remove_rows(const SessionId& id) {
@@ -177,10 +174,7 @@ Result<void> Registry::remove_rows(const SessionId& id) {
 Result<void> Registry::touch(const Uses& used) {
   if (used.empty()) return {};
   const MutexLock lock(mutex_);
-  if (auto set = database_->sync_commits(false); !set) return set;
-  const auto written = write_uses(used);
-  if (auto set = database_->sync_commits(true); !set) return set;
-  return written;
+  return database_->without_sync([&] { return write_uses(used); });
 }
 
 Result<void> Registry::write_uses(const Uses& used) {

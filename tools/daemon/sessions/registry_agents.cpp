@@ -68,10 +68,7 @@ Result<std::vector<AgentRecord>> Registry::agents(std::optional<uid_t> owner) {
 
 Result<void> Registry::remember_workdir(const WorkdirBinding& binding) {
   const MutexLock lock(mutex_);
-  if (auto set = database_->sync_commits(false); !set) return set;
-  const auto written = write_binding(binding);
-  if (auto set = database_->sync_commits(true); !set) return set;
-  return written;
+  return database_->without_sync([&] { return write_binding(binding); });
 }
 
 Result<void> Registry::write_binding(const WorkdirBinding& binding) {

@@ -1,0 +1,67 @@
+#include "fusefs/replies.h"
+
+#include <cerrno>
+
+namespace okcvm::fusefs {
+
+fuse_entry_param parameters_of(const Entry& entry) {
+  fuse_entry_param out{};
+  out.ino = entry.id.value;
+  out.generation = 1;
+  out.attr = entry.attributes;
+  out.attr_timeout = entry.attributes_seconds;
+  out.entry_timeout = entry.name_seconds;
+  return out;
+}
+
+fuse_file_info file_info_of(const Opened& opened) {
+  fuse_file_info info{};
+  info.fh = opened.file.value;
+  info.keep_cache = opened.keep_cache;
+  info.noflush = true;
+  return info;
+}
+
+void reply_attribute_bytes(fuse_req_t request, const std::string& bytes, std::size_t room) {
+  if (room == 0)
+    fuse_reply_xattr(request, bytes.size());
+  else if (bytes.size() > room)
+    fuse_reply_err(request, ERANGE);
+  else
+    fuse_reply_buf(request, bytes.data(), bytes.size());
+}
+
+ListingReply::ListingReply(fuse_req_t request, std::size_t room)
+    : request_(request), room_(room), buffer_(new char[room]) {}
+
+bool ListingReply::add(const ListedName& row) {
+  struct stat status {};
+  status.st_ino = row.inode;
+  status.st_mode = row.type;
+  const std::size_t left = room_ - used_;
+  const auto size = fuse_add_direntry(request_, buffer_.get() + used_, left, row.name, &status, row.next);
+  if (size > left) return false;
+  used_ += size;
+  return true;
+}
+
+bool ListingReply::fits_with_inode(const ListedName& row) const {
+  return fuse_add_direntry_plus(request_, nullptr, 0, row.name, nullptr, 0) <= room_ - used_;
+}
+
+void ListingReply::add_with_inode(const ListedName& row, const Entry& entry) {
+  fuse_entry_param out{};
+  if (entry.id.value) {
+    out = parameters_of(entry);
+  } else {
+    out.attr.st_ino = row.inode;
+    out.attr.st_mode = row.type;
+  }
+  used_ += fuse_add_direntry_plus(request_, buffer_.get() + used_, room_ - used_, row.name, &out, row.next);
+}
+
+void ListingReply::send() const {
+  fuse_reply_buf(request_, buffer_.get(), used_);
+}
+
+}  // namespace okcvm::fusefs
