@@ -1,5 +1,7 @@
 #include "fusefs/backings.h"
 
+#include <algorithm>
+
 #include "fusefs/protocol.h"
 #include "policy/fault.h"
 
@@ -13,10 +15,15 @@ void Backings::start(int device, bool passthrough) {
 
 void Backings::settle() {
   MutexLock lock(mutex_);
-  for (const auto& [id, backing_id] : nodes_.unused_backings()) {
-    nodes_.set_backing(id, 0);
-    give_back(backing_id);
-  }
+  const auto backings = nodes_.all_backings();
+  if (const auto closing = state_.closing_backing();
+      closing && std::none_of(backings.begin(), backings.end(),
+                              [&](const auto& backing) { return backing.second == closing; }))
+    close(closing);
+  if (const auto last = state_.last_backing())
+    for (std::int32_t id = last + 1; id <= last + kMostLost; ++id) close(id);
+  for (const auto& [id, backing_id] : backings)
+    if (!nodes_.open_state(id).opens) give_back(id, backing_id);
 }
 
 Result<Backings::Use> Backings::opened(NodeId id, int flags,
@@ -24,10 +31,7 @@ Result<Backings::Use> Backings::opened(NodeId id, int flags,
   MutexLock lock(mutex_);
   const OpenState before = nodes_.open_state(id);
   if (before.backing_id) {
-    if (const auto kept = kept_at_.find(id.value); kept != kept_at_.end()) {
-      kept_.erase(kept->second);
-      kept_at_.erase(kept);
-    }
+    not_kept_any_more(id);
     nodes_.opened(id, flags);
     return Use{before.backing_id, nullptr};
   }
@@ -48,8 +52,10 @@ Result<Backings::Use> Backings::opened(NodeId id, int flags,
     const int backing_id =
         with_faults("backing.open", [&] { return ::ioctl(device_, protocol::kBackingOpen, &map); });
     if (backing_id > 0) {
+      fault_point("backing.opened");
       files_.erase(id.value);
       nodes_.set_backing(id, backing_id);
+      state_.set_last_backing(backing_id);
       nodes_.opened(id, flags);
       return Use{backing_id, nullptr};
     }
@@ -96,29 +102,42 @@ void Backings::drop_all_unused() {
 }
 
 void Backings::drop_unused_locked(NodeId id) {
-  if (const auto kept = kept_at_.find(id.value); kept != kept_at_.end()) {
-    kept_.erase(kept->second);
-    kept_at_.erase(kept);
-  }
+  not_kept_any_more(id);
   const OpenState state = nodes_.open_state(id);
-  if (state.opens || !state.backing_id) return;
-  nodes_.set_backing(id, 0);
-  give_back(state.backing_id);
+  if (!state.opens && state.backing_id) give_back(id, state.backing_id);
 }
 
-void Backings::forgotten(NodeId id, std::int32_t backing_id) {
+void Backings::not_kept_any_more(NodeId id) {
+  const auto kept = kept_at_.find(id.value);
+  if (kept == kept_at_.end()) return;
+  kept_.erase(kept->second);
+  kept_at_.erase(kept);
+}
+
+Forgotten Backings::forget(NodeId id, std::uint64_t count) {
   MutexLock lock(mutex_);
-  if (const auto kept = kept_at_.find(id.value); kept != kept_at_.end()) {
-    kept_.erase(kept->second);
-    kept_at_.erase(kept);
+  const auto backing_id = nodes_.open_state(id).backing_id;
+  state_.set_closing_backing(backing_id);
+  const Forgotten forgotten = nodes_.forget(id, count);
+  if (forgotten.gone) {
+    not_kept_any_more(id);
+    files_.erase(id.value);
+    if (backing_id) close(backing_id);
   }
-  files_.erase(id.value);
-  if (backing_id) give_back(backing_id);
+  state_.set_closing_backing(0);
+  return forgotten;
 }
 
-void Backings::give_back(std::int32_t backing_id) {
-  const auto id = static_cast<std::uint32_t>(backing_id);
+void Backings::give_back(NodeId id, std::int32_t backing_id) {
+  state_.set_closing_backing(backing_id);
+  nodes_.set_backing(id, 0);
   fault_point("backing.close");
+  close(backing_id);
+  state_.set_closing_backing(0);
+}
+
+void Backings::close(std::int32_t backing_id) const {
+  const auto id = static_cast<std::uint32_t>(backing_id);
   ::ioctl(device_, protocol::kBackingClose, &id);
 }
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "fusefs/node_table.h"
+#include "fusefs/session_state.h"
 #include "fusefs/types.h"
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
@@ -20,10 +21,11 @@ class Backings {
  public:
   /// `device` is the mount's /dev/fuse descriptor, -1 until it is known; it stays open as long as this
   /// object.
-  explicit Backings(NodeTable& nodes) : nodes_(nodes) {}
+  Backings(NodeTable& nodes, SessionState& state) : nodes_(nodes), state_(state) {}
 
   void start(int device, bool passthrough) EXCLUDES(mutex_);
-  /// After a take-over: keeps the backing ids of open inodes, gives back the others.
+  /// After a take-over: keeps the backing ids of open inodes, gives back the others, also those that the
+  /// former daemons were about to note or to give back when they died.
   void settle() EXCLUDES(mutex_);
 
   struct Use {
@@ -44,15 +46,21 @@ class Backings {
   /// Gives back the backing id of an inode unless it is open.
   void drop_unused(NodeId id) EXCLUDES(mutex_);
   void drop_all_unused() EXCLUDES(mutex_);
-  /// The node is gone.
-  void forgotten(NodeId id, std::int32_t backing_id) EXCLUDES(mutex_);
+  /// Lets go of `count` references to a node, with the last one of its backing id.
+  Forgotten forget(NodeId id, std::uint64_t count) EXCLUDES(mutex_);
 
  private:
   static constexpr std::size_t kKept = 256;
-  void give_back(std::int32_t backing_id);
+  static constexpr std::int32_t kMostLost = 16;  // by daemons that died one after the other
   void drop_unused_locked(NodeId id) REQUIRES(mutex_);
+  void not_kept_any_more(NodeId id) REQUIRES(mutex_);
+  /// Takes the id from its node before the kernel has it back: the other way round a death in between would
+  /// leave a node with an id that may be another file's.
+  void give_back(NodeId id, std::int32_t backing_id) REQUIRES(mutex_);
+  void close(std::int32_t backing_id) const;
 
   NodeTable& nodes_;
+  SessionState& state_;
   int device_ = -1;
   bool passthrough_ = false;
   mutable Mutex mutex_;

@@ -202,27 +202,25 @@ void ChangeLog::drop_until(std::uint64_t position) {
 // -- Between mounts
 // -------------------------------------------------------------------------------------------
 
-Result<void> ChangeLog::rest() {
-  if (!config_.enabled) return {};
+void ChangeLog::rest() {
   MutexLock lock(mutex_);
-  Header& state = header();
-  if (state.rescan) return {};  // without a file the next mount asks for the full comparison by itself
-  if (resting_exists_) return {};
+  const Header& state = header();
+  if (!config_.enabled || state.rescan || resting_exists_) return;
   const auto folder = config_.resting.parent_path();
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);
   const auto draft = folder / ("." + config_.resting.filename().string());
   const FileDescriptor file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file) return fail_errno(errno, "cannot keep the change record");
+  if (!file) return;
   const std::byte* records = region_.data() + kHeaderSize + (state.start - state.base);
   const auto* magic = reinterpret_cast<const std::byte*>(&kMagic);
   if (!write_all(file.get(), magic, sizeof kMagic) ||
       !write_all(file.get(), records, state.end - state.start) || ::fsync(file.get()) != 0 ||
       with_faults("changes.rest", [&] { return ::rename(draft.c_str(), config_.resting.c_str()); }) != 0 ||
       !sync_folder(folder))
-    return fail_errno(errno, "cannot keep the change record");
-  resting_exists_ = true;
-  return {};
+    ::unlink(draft.c_str());
+  else
+    resting_exists_ = true;
 }
 
 bool ChangeLog::load_resting() {

@@ -41,8 +41,9 @@ class ChangeLog {
   /// Forgets everything up to `changes.end`, and the gap that `changes` told of. One that came later stays.
   void retire(const ChangeSet& changes) EXCLUDES(mutex_);
 
-  /// Puts the log to rest for the next mount, durably.
-  Result<void> rest() EXCLUDES(mutex_);
+  /// Puts the log to rest for the next mount, durably. Where that cannot be done (a full disk), and after
+  /// losing track, there is no file then, and the next mount asks for the full comparison.
+  void rest() EXCLUDES(mutex_);
 
  private:
   struct Header;

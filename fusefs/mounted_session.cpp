@@ -169,9 +169,9 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
       nodes_(std::move(nodes)),
       changes_(std::move(changes)),
       state_(std::move(state)),
-      backings_(nodes_),
+      backings_(nodes_, state_),
       operations_(operations_config(config_), *workspace_, nodes_, changes_, state_, backings_, notifier_),
-      files_(operations_, *workspace_, gate_, notifier_),
+      files_(operations_, *workspace_, gate_, notifier_, state_),
       channel_(
           device_.get(), state_, config_.passthrough == Passthrough::kAuto, adopt,
           [this] {
@@ -261,7 +261,7 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
                                                              std::move(*workspace), std::move(*nodes),
                                                              std::move(*changes), std::move(*state), adopt));
   if (auto running = session->run(); !running) return fail(running.error());
-  if (adopt && session->state_.is_held()) session->tell_everything();
+  if (adopt && session->state_.has_untold()) session->tell_everything();
   return session;
 }
 
@@ -292,8 +292,7 @@ Result<void> MountedSession::unmount(bool force) {
   // Files that are still open and not passed through need us until they are closed, or this object goes.
   if (state_.passthrough() || state_.open_count() == 0) end_loop();
   ::rmdir(config_.mount_point.c_str());
-  if (workspace_->is_materialized())
-    if (auto rested = changes_.rest(); !rested) return rested;
+  if (workspace_->is_materialized()) changes_.rest();
   fault_point("mount.rested");
   forget_mount(config_.runtime_dir, config_.id);
   return {};
@@ -335,28 +334,28 @@ void MountedSession::mark_changed(const std::vector<RelPath>& paths) {
 
 class MountedSession::SessionHold final : public SessionMount::Hold {
  public:
-  explicit SessionHold(MountedSession& session) : session_(session) {
+  explicit SessionHold(MountedSession& session) : session_(session), untold_(session.state_) {
     session_.gate_.close();
-    session_.state_.set_held(true);
   }
   ~SessionHold() override {
     session_.gate_.open();
     session_.notifier_.drain();  // only now: a notice may wait for a request that was held back
-    session_.state_.set_held(false);
   }
   ChangeSet cut_changes() override { return session_.cut_held(); }
   void invalidate(const std::vector<RelPath>& changed) override { session_.invalidate(changed); }
 
  private:
   MountedSession& session_;
+  const SessionState::Untold untold_;
 };
 
 std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
   return std::make_unique<SessionHold>(*this);
 }
 
-/// After a daemon died in a hold: nobody knows of what the kernel was told and what not. Every name in a
-/// directory that the kernel knows may be one that it believes absent, and every one it knows may be gone.
+/// After a daemon died while it changed the workspace: nobody knows of what the kernel was told and what not.
+/// Every name in a directory that the kernel knows may be one that it believes absent, and every one it knows
+/// may be gone.
 void MountedSession::tell_everything() {
   std::vector<RelPath> paths;
   for (const Node& node : nodes_.descendants(kRootNode, [](const Node& known) { return !known.dead; })) {
@@ -384,6 +383,7 @@ void MountedSession::tell_everything() {
     if (!listed) continue;  // it is gone: its own name is among the paths
   }
   hold()->invalidate(paths);
+  state_.set_all_told();
 }
 
 /// Called under a hold. The notices are told when it ends, before its destructor returns.

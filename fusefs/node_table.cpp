@@ -231,8 +231,9 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   row->lookups -= std::min(row->lookups, count);
   if (row->lookups) return {};
   if (!row->dead) index_erase(id.slot());
-  const Forgotten forgotten{true, {row->volume, row->inode}, row->backing_id};
+  const Forgotten forgotten{true, {row->volume, row->inode}};
   row->id.store(0);
+  fault_point("nodes.forgotten");
   row->backing_id = 0;
   writing_.erase(id.slot());
   free_.push_back(id.slot());
@@ -319,13 +320,13 @@ std::vector<NodeId> NodeTable::open_for_writing() const {
   return ids;
 }
 
-std::vector<std::pair<NodeId, std::int32_t>> NodeTable::unused_backings() const {
-  std::vector<std::pair<NodeId, std::int32_t>> unused;
+std::vector<std::pair<NodeId, std::int32_t>> NodeTable::all_backings() const {
+  std::vector<std::pair<NodeId, std::int32_t>> backings;
   MutexLock lock(mutex_);
   for (const NodeId id : all_ids())
-    if (const NodeRecord* row = live_record(id); row && row->backing_id && !row->opens)
-      unused.emplace_back(id, row->backing_id);
-  return unused;
+    if (const NodeRecord* row = live_record(id); row && row->backing_id)
+      backings.emplace_back(id, row->backing_id);
+  return backings;
 }
 
 void NodeTable::clear_open_counts() {

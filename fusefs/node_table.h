@@ -26,7 +26,6 @@ struct OpenState {
 struct Forgotten {
   bool gone = false;
   InodeKey key;
-  std::int32_t backing_id = 0;  // to be closed; 0: none
 };
 
 struct Referenced {
@@ -82,8 +81,8 @@ class NodeTable {
   OpenState closed(NodeId id, int flags) EXCLUDES(mutex_);
   void set_backing(NodeId id, std::int32_t backing_id) EXCLUDES(mutex_);
   std::vector<NodeId> open_for_writing() const EXCLUDES(mutex_);
-  /// Nodes that hold a backing id but are not open, oldest first is not promised.
-  std::vector<std::pair<NodeId, std::int32_t>> unused_backings() const EXCLUDES(mutex_);
+  /// The nodes that have a backing id, and it.
+  std::vector<std::pair<NodeId, std::int32_t>> all_backings() const EXCLUDES(mutex_);
   /// Sets all open counts to zero; the file table counts them anew after a take-over.
   void clear_open_counts() EXCLUDES(mutex_);
 

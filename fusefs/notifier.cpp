@@ -19,15 +19,23 @@ void Notifier::run() {
     queue_.pop_front();
     busy_ = true;
     lock.unlock();
-    // ENOENT: the kernel does not know it, so there is nothing to correct.
-    if (notice.name.empty())
-      fuse_lowlevel_notify_inval_inode(session_, notice.node.value, 0, 0);
-    else
-      fuse_lowlevel_notify_inval_entry(session_, notice.node.value, notice.name.c_str(), notice.name.size());
+    tell(notice);
     lock.lock();
     busy_ = false;
     changed_.notify_all();
   }
+}
+
+/// ENOENT: the kernel does not know it, so there is nothing to correct.
+void Notifier::tell(const Notice& notice) {
+  const auto id = notice.node.value;
+  const std::string& name = notice.name;
+  if (name.empty())
+    fuse_lowlevel_notify_inval_inode(session_, id, 0, 0);
+  else if (notice.expire_only)
+    fuse_lowlevel_notify_expire_entry(session_, id, name.c_str(), name.size(), FUSE_LL_EXPIRE_ONLY);
+  else
+    fuse_lowlevel_notify_inval_entry(session_, id, name.c_str(), name.size());
 }
 
 void Notifier::link_now(NodeId id) {

@@ -22,8 +22,9 @@ class Notifier final : public Invalidator {
   /// Drops what was not told yet and ends the thread. Nothing may be asked afterwards.
   void stop();
 
-  void entry(NodeId parent, const std::string& name) override { push({parent, name}); }
-  void inode(NodeId id) override { push({id, {}}); }
+  void entry(NodeId parent, const std::string& name) override { push({parent, name, false}); }
+  void expire(NodeId parent, const std::string& name) override { push({parent, name, true}); }
+  void inode(NodeId id) override { push({id, {}, false}); }
   void link_now(NodeId id) override;
   void drain() override;
 
@@ -31,9 +32,11 @@ class Notifier final : public Invalidator {
   struct Notice {
     NodeId node;
     std::string name;  // empty: the inode itself
+    bool expire_only;
   };
   void push(Notice notice);
   void run();
+  void tell(const Notice& notice);
 
   fuse_session* session_ = nullptr;
   std::mutex mutex_;

@@ -64,6 +64,9 @@ class Invalidator {
  public:
   virtual ~Invalidator() = default;
   virtual void entry(NodeId parent, const std::string& name) = 0;
+  /// Has the name looked up again at its next use. If the same inode stands there, whoever has it as working
+  /// directory keeps it, which entry() would not allow (Linux 6.2; before that, nothing is told).
+  virtual void expire(NodeId parent, const std::string& name) = 0;
   /// Attributes, and all pages: data, listing or link text.
   virtual void inode(NodeId id) = 0;
   /// The same, done when it returns. Only for symbolic links: no request holds a lock that this waits for.

@@ -185,13 +185,12 @@ Result<Entry> Operations::look_up_in(const Directory& directory, const char* nam
 }
 
 void Operations::forget(NodeId id, std::uint64_t count) {
-  const Forgotten forgotten = nodes_.forget(id, count);
+  const Forgotten forgotten = backings_.forget(id, count);
   if (!forgotten.gone) return;
   {
     MutexLock lock(removed_mutex_);
     removed_.erase(id.value);
   }
-  backings_.forgotten(id, forgotten.backing_id);
   orphans_.drop(id);
   directories_.drop(id);
   if (const auto volume = workspace_.volume(forgotten.key.volume)) volume->unpin(forgotten.key.inode);

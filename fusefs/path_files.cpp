@@ -260,6 +260,7 @@ Result<WorkspaceInfo> PathFiles::info() {
 // -------------------------------------------------------------------------------------------------
 
 Result<void> PathFiles::make_directories(const Caller& caller, const RelPath& path, mode_t mode) {
+  const SessionState::Untold untold(state_);
   std::vector<RelPath> made;
   Result<void> result;
   {
@@ -301,6 +302,7 @@ Result<void> PathFiles::remove_tree(const Caller& caller, NodeId parent, const N
 }
 
 Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool recursive) {
+  const SessionState::Untold untold(state_);
   Result<void> result;
   {
     Gate::Pass pass(gate_);
@@ -325,6 +327,7 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
 }
 
 Result<void> PathFiles::empty_zone(Zone zone) {
+  const SessionState::Untold untold(state_);
   const Caller root;
   Result<void> result;
   {
@@ -357,11 +360,14 @@ void PathFiles::tell_kernel(const RelPath& path) {
   const std::string name(path.leaf());
   const auto known = operations_.known_at(directory, name.c_str());
   auto entry = operations_.look_up(directory, name.c_str());
-  // What is still the same inode keeps its name: a process may have it as its working directory.
-  if (known && entry && entry->id == *known)
+  // What is still the same inode keeps its name: a process may have it as its working directory. If it is
+  // only ourselves who know it, the kernel may take the name for free.
+  if (known && entry && entry->id == *known) {
+    kernel_.expire(directory, name);
     kernel_.inode(*known);
-  else
+  } else {
     kernel_.entry(directory, name);
+  }
   if (entry && entry->id.value) operations_.forget(entry->id, 1);
   kernel_.inode(directory);
 }

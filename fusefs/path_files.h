@@ -59,8 +59,9 @@ FileInfo info_of_entry(const Entry& entry, std::string name);
 /// Files by path, in terms of Operations by node. Thread-safe.
 class PathFiles final : public Files {
  public:
-  PathFiles(Operations& operations, Workspace& workspace, Gate& gate, Invalidator& kernel)
-      : operations_(operations), workspace_(workspace), gate_(gate), kernel_(kernel) {}
+  PathFiles(Operations& operations, Workspace& workspace, Gate& gate, Invalidator& kernel,
+            SessionState& state)
+      : operations_(operations), workspace_(workspace), gate_(gate), kernel_(kernel), state_(state) {}
 
   Result<FileInfo> stat(const Caller& caller, const RelPath& path, bool follow) override;
   Result<std::vector<FileInfo>> list(const Caller& caller, const RelPath& path) override;
@@ -100,6 +101,7 @@ class PathFiles final : public Files {
   Workspace& workspace_;
   Gate& gate_;
   Invalidator& kernel_;
+  SessionState& state_;
 };
 
 }  // namespace okcvm::fusefs

@@ -93,6 +93,7 @@ Result<void> PathFiles::put(const Incoming& incoming, const Walk& parent, const 
 }
 
 Result<RelPath> PathFiles::publish(Incoming& incoming) {
+  const SessionState::Untold untold(state_);
   std::vector<RelPath> changed;
   const auto attempt = [&]() -> Result<RelPath> {
     Gate::Pass pass(gate_);

@@ -102,7 +102,9 @@ struct StateHeader {
   std::array<std::atomic<std::uint64_t>, kErrnos> errors;
   std::array<OpcodeCounter, kOpcodes> counters;
   std::uint32_t next_file;
-  std::atomic<std::uint32_t> held;
+  std::atomic<std::uint32_t> untold;
+  std::atomic<std::int32_t> last_backing;
+  std::atomic<std::int32_t> closing_backing;
 };
 
 namespace {
@@ -222,11 +224,31 @@ void SessionState::finish(std::uint32_t slot) {
   header().changes[slot].unique.store(0);
 }
 
-void SessionState::set_held(bool held) {
-  header().held = held;
+SessionState::Untold::Untold(SessionState& state) : state_(state) {
+  ++state_.header().untold;
 }
-bool SessionState::is_held() const {
-  return header().held != 0;
+SessionState::Untold::~Untold() {
+  fault_point("kernel.told");
+  --state_.header().untold;
+}
+bool SessionState::has_untold() const {
+  return header().untold != 0;
+}
+void SessionState::set_all_told() {
+  header().untold = 0;
+}
+
+std::int32_t SessionState::last_backing() const {
+  return header().last_backing;
+}
+void SessionState::set_last_backing(std::int32_t id) {
+  header().last_backing = id;
+}
+std::int32_t SessionState::closing_backing() const {
+  return header().closing_backing;
+}
+void SessionState::set_closing_backing(std::int32_t id) {
+  header().closing_backing = id;
 }
 
 std::optional<std::uint64_t> SessionState::unfinished(std::uint64_t unique) const {

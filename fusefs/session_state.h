@@ -63,10 +63,29 @@ class SessionState {
   /// Whether a dead daemon had started this request, and the fact it noted.
   std::optional<std::uint64_t> unfinished(std::uint64_t unique) const;
 
-  /// The workspace may be changed behind the driver: until `held` is false again, the kernel may not have
-  /// been told.
-  void set_held(bool held);
-  bool is_held() const;
+  /// While one exists, the workspace may differ from what the kernel was told of it.
+  class Untold {
+   public:
+    explicit Untold(SessionState& state);
+    ~Untold();
+    Untold(const Untold&) = delete;
+    Untold& operator=(const Untold&) = delete;
+
+   private:
+    SessionState& state_;
+  };
+  /// Whether one existed when a daemon died.
+  bool has_untold() const;
+  void set_all_told();
+
+  // -- Backing ids that no node has
+  // --------------------------------------------------------------------------
+  /// The last one that the kernel made; it counts upwards. 0: none was noted yet.
+  std::int32_t last_backing() const;
+  void set_last_backing(std::int32_t id);
+  /// One that is about to be given back; 0: none.
+  std::int32_t closing_backing() const;
+  void set_closing_backing(std::int32_t id);
 
   // -- Open files -------------------------------------------------------------------------------------------
   struct OpenFile {

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ostream>
+#include <thread>
 
 #include "tests/mount/daemon_process.h"
 #include "tests/support/manifest.h"
@@ -286,9 +287,27 @@ class Sweep : public ::testing::Test {
     if (*call.changed) {
       EXPECT_EQ(daemon_->ask("changed outputs/" + where + "/" + call.changed), "yes");
     }
+    expect_all_closed(place_->workspace() / "outputs" / where);
     return takeovers_ > 0;
   }
 
+  /// Neither the driver nor the kernel on its behalf (a backing id) has a file below it open any more: nobody
+  /// gets a lease on a file that others have open for writing. The last RELEASE may be on its way still.
+  void expect_all_closed(const fs::path& directory) {
+    for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+      if (!entry.is_regular_file() || entry.is_symlink()) continue;
+      const FileDescriptor file(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
+      const auto is_closed = [&] {
+        daemon_->ask("forget changes");
+        return ::fcntl(file.get(), F_SETLEASE, F_RDLCK) == 0;
+      };
+      int tries = 0;
+      while (!is_closed() && ++tries < kMostTries) std::this_thread::yield();
+      EXPECT_LT(tries, kMostTries) << entry.path() << " is still open";
+    }
+  }
+
+  static constexpr int kMostTries = 10'000;
   std::unique_ptr<SessionPlace> place_;
   std::unique_ptr<DaemonProcess> daemon_;
   int takeovers_ = 0;

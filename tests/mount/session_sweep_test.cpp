@@ -190,6 +190,49 @@ TEST_F(SessionSweep, AnUnmountIsDoneOrNot) {
   });
 }
 
+/// Seen through the mount, where the kernel had kept the old file and that the new ones were not there.
+TEST_F(SessionSweep, AWriteOverTheSocketIsSeenOrNotDone) {
+  const auto prepare = [&] {
+    must({"create", "--id", "s"});
+    write(outputs("s") / "file", "old");
+    EXPECT_EQ(read(outputs("s") / "file"), "old");
+    EXPECT_FALSE(there_is(outputs("s") / "dir"));
+  };
+  const ScratchDirectory texts("text");
+  write(texts / "new", "new text");
+  const auto look = [&](const std::string& path, bool done) {
+    const auto stored = *top_ / "state/workspaces/s/outputs" / path;
+    EXPECT_EQ(there_is(outputs("s") / path), there_is(stored));
+    EXPECT_TRUE(there_is(stored) || !done);
+    if (there_is(stored)) {
+      EXPECT_EQ(read(outputs("s") / path), read(stored));
+      EXPECT_TRUE(read(stored) == "new text" || !done);
+    }
+    EXPECT_EQ(list(outputs("s")), list(*top_ / "state/workspaces/s/outputs"));
+    EXPECT_TRUE(is_whole("s"));
+  };
+  for (const std::string path : {"file", "dir/below/file"})
+    sweep(prepare, {"write", "s", "outputs/" + path, "--from", texts / "new"},
+          [&](bool done) { look(path, done); });
+}
+
+TEST_F(SessionSweep, AResetIsSeenOrNotDone) {
+  const auto prepare = [&] {
+    must({"create", "--id", "s"});
+    fs::create_directories(daemon_->mount_of("s") / "temp/dir/below");
+    write(daemon_->mount_of("s") / "temp/dir/file", "x");
+  };
+  sweep(prepare, {"reset", "s"}, [&](bool done) {
+    const auto temp = daemon_->mount_of("s") / "temp";
+    if (done) {
+      EXPECT_THAT(list(temp), IsEmpty());
+    }
+    EXPECT_EQ(there_is(temp / "dir/file"), there_is(*top_ / "state/workspaces/s/temp/dir/file"));
+    EXPECT_EQ(list(temp), list(*top_ / "state/workspaces/s/temp"));
+    EXPECT_TRUE(is_whole("s"));
+  });
+}
+
 /// Seen through the mount, whose names and attributes the kernel had kept.
 TEST_F(SessionSweep, ARestoreIsDoneOrNot) {
   const auto prepare = [&] {

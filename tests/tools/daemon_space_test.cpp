@@ -69,6 +69,22 @@ TEST_F(DaemonSpace, ThatIsFullIsToldToTheWriterInTheMount) {
   EXPECT_EQ(read(mount("s1") / "outputs/kept"), "bytes" + much);
 }
 
+TEST_F(DaemonSpace, ThatIsFullLetsSessionsBeUnmounted) {
+  start();
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/kept", "bytes");
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/snapshots").status, 201);
+  write(mount("s1") / "outputs/later", "more");
+  fill();
+  const auto unmounted = ask("POST", "/v1/sessions/s1/unmount");
+  EXPECT_EQ(unmounted.status, 200) << unmounted.body;
+  EXPECT_FALSE(std::filesystem::exists(mount("s1")));
+  give_back();
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/mount").status, 200);
+  EXPECT_EQ(read(mount("s1") / "outputs/later"), "more");
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/snapshots").json()["stats"]["rescanned"], true);
+}
+
 TEST_F(DaemonSpace, ThatIsFullTakesNoFilesAndKeepsNoPartOfThem) {
   start();
   create({{"id", "s1"}});
