@@ -1,11 +1,21 @@
 #include "fusefs/backings.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "fusefs/protocol.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
+namespace {
+
+std::atomic<std::size_t> kept_in_all{0};
+
+}  // namespace
+
+Backings::~Backings() {
+  kept_in_all -= kept_.size();
+}
 
 void Backings::start(int device, bool passthrough) {
   MutexLock lock(mutex_);
@@ -76,8 +86,9 @@ void Backings::closed(NodeId id, int flags, bool keep) {
   }
   if (!state.backing_id) return;
   if (!keep) return drop_unused_locked(id);
-  if (!kept_at_.contains(id.value)) kept_at_[id.value] = kept_.insert(kept_.end(), id);
-  if (kept_.size() > kKept) drop_unused_locked(kept_.front());
+  not_kept_any_more(id);
+  kept_at_[id.value] = kept_.insert(kept_.end(), id);
+  if (++kept_in_all > kMostKeptInAll || kept_.size() > kMostKept) drop_unused_locked(kept_.front());
 }
 
 std::shared_ptr<FileDescriptor> Backings::file(NodeId id) const {
@@ -112,6 +123,7 @@ void Backings::not_kept_any_more(NodeId id) {
   if (kept == kept_at_.end()) return;
   kept_.erase(kept->second);
   kept_at_.erase(kept);
+  --kept_in_all;
 }
 
 Forgotten Backings::forget(NodeId id, std::uint64_t count) {

@@ -57,6 +57,8 @@ struct ListedName {
   off_t next;  // where the listing goes on after it
 };
 /// Answers false when there is no more room; the name then comes again.
+inline constexpr std::size_t kListingPiece = 32 * 1024;
+
 using ListVisitor = std::function<bool(const ListedName&)>;
 
 /// What the kernel must be told when something changed by another way than its own request.
@@ -101,7 +103,8 @@ class Operations {
   /// The node that the kernel knows by this very name, if what stands there now seems to be the same inode.
   std::optional<NodeId> known_at(NodeId parent, const char* name);
   Result<std::string> read_link(NodeId id);
-  Result<void> list(NodeId id, off_t offset, const ListVisitor& visit);
+  /// Visits the names from `offset` on until `visit` answers false; reads `piece` bytes of them at a time.
+  Result<void> list(NodeId id, off_t offset, const ListVisitor& visit, std::size_t piece = kListingPiece);
 
   // -- Namespace changes (operations_changes.cpp)
   // ------------------------------------------------------------

@@ -150,7 +150,9 @@ void Operations::release(FileId id) {
   const auto file = state_.remove_file(id);
   if (!file) return;
   auto node = nodes_.find(file->node);
-  backings_.closed(file->node, file->flags, node && !node->dead);
+  // Where the host may remove the file, its space must not stay taken.
+  const bool keep = node && !node->dead && !rule_of(node->zone).changes_underneath;
+  backings_.closed(file->node, file->flags, keep);
 }
 
 // -- Data

@@ -237,7 +237,7 @@ Result<std::string> Operations::read_link(NodeId id) {
 // -- Listings
 // -------------------------------------------------------------------------------------------------
 
-Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit) {
+Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit, std::size_t piece) {
   if (id == kRootNode || id == node_of(Zone::kSkills)) return list_virtual(id, offset, visit);
   auto directory = directories_.open(id);
   if (!directory && directory.error().errno_value == ENOENT)
@@ -248,9 +248,9 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit)
   if (offset && ::lseek(listing.get(), offset, SEEK_SET) < 0) return fail_errno(errno);
 
   const VolumeId volume = (*directory)->volume;
-  alignas(KernelDirent) std::array<char, 32 * 1024> buffer;
+  alignas(KernelDirent) std::array<char, kListingPiece> buffer;
   for (;;) {
-    const long size = ::syscall(SYS_getdents64, listing.get(), buffer.data(), buffer.size());
+    const long size = ::syscall(SYS_getdents64, listing.get(), buffer.data(), std::min(piece, buffer.size()));
     if (size < 0) return fail_errno(errno);
     if (size == 0) return {};
     for (long at = 0; at < size;) {

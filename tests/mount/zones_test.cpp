@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdio>
 #include <functional>
+#include <thread>
 
 #include "tests/support/mounted_session.h"
 
@@ -242,6 +243,15 @@ TEST_F(BoundWorkdir, TakesPipesButNoDevicesAndStays) {
   EXPECT_OK(::mkfifo((mount() / "workdir/pipe").c_str(), 0644));
   EXPECT_ERRNO(EROFS, ::rename((mount() / "workdir").c_str(), (mount() / "w").c_str()));
   EXPECT_ERRNO(EROFS, ::rmdir((mount() / "workdir").c_str()));
+}
+
+/// A file that the host removes gives its space back. (The RELEASE comes after the close.)
+TEST_F(BoundWorkdir, KeepsNothingOpenThatIsClosed) {
+  write(mount() / "workdir/main.c", "int main() {}");
+  const auto file = open_file(host_ / "project/main.c", O_RDONLY);
+  int tries = 0;
+  while (::fcntl(file.get(), F_SETLEASE, F_RDLCK) != 0 && ++tries < 100'000) std::this_thread::yield();
+  EXPECT_LT(tries, 100'000);
 }
 
 /// The names in a folder whose owner, mode or times changed while `body` ran.
