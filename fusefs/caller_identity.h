@@ -2,16 +2,13 @@
 
 #include <optional>
 
-#include "fusefs/directories.h"
 #include "fusefs/types.h"
-#include "policy/zones.h"
 
 namespace okcvm::fusefs {
 
 /// While it stands, what this thread creates is the caller's from its first moment (setfsuid(2),
-/// setfsgid(2)); the daemon's own rights over files stay. For directories that the host can change too:
-/// giving a file away by its name after it was made could hit another one that was put in its place
-/// meanwhile.
+/// setfsgid(2)); the daemon's own rights over files stay. Giving a file away after it was made would show in
+/// its ctime, and where the host can make changes too, could hit another one that took its place meanwhile.
 class CallerIdentity {
  public:
   explicit CallerIdentity(const Request& caller);
@@ -20,11 +17,11 @@ class CallerIdentity {
   CallerIdentity& operator=(const CallerIdentity&) = delete;
 };
 
-/// Runs a system call that makes something in a directory, as the caller where the host can change it too.
+/// Runs a system call that makes something, as the caller's.
 template <typename Call>
-auto as_caller(const Request& caller, const Directory& directory, Call call) {
+auto as_caller(const Request& caller, Call call) {
   std::optional<CallerIdentity> identity;
-  if (rule_of(directory.zone).changes_underneath) identity.emplace(caller);
+  if (caller.uid != 0 || caller.gid != 0) identity.emplace(caller);
   return call();
 }
 

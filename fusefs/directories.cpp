@@ -21,16 +21,12 @@ Result<std::shared_ptr<const Directory>> Directories::open(NodeId id) {
   // Known, but removed without the kernel's doing (by a restore, or by the host in a workdir).
   if (!file && file.error().errno_value == ESTALE) return fail_errno(ENOENT);
   if (!file) return fail(file.error());
-  struct stat status {};
-  if (::fstat(file->get(), &status) != 0) return fail_errno(errno);
 
   auto directory = std::make_shared<Directory>();
   directory->file = std::move(*file);
   directory->id = id;
   directory->zone = node->zone;
   directory->volume = node->key.volume;
-  directory->set_group_id = status.st_mode & S_ISGID;
-  directory->gid = status.st_gid;
 
   std::shared_ptr<const Directory> evicted;  // closed after the lock is released
   MutexLock lock(mutex_);

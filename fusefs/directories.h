@@ -21,8 +21,6 @@ struct Directory {
   NodeId id;
   Zone zone = Zone::kRoot;
   VolumeId volume = kWorkspaceVolume;
-  bool set_group_id = false;  // new entries take the directory's group (inode_init_owner, linux/fs/inode.c)
-  gid_t gid = 0;
 };
 
 /// Opens directories by node and keeps the recently used ones open, a bounded number of them. Thread-safe.
@@ -34,7 +32,7 @@ class Directories {
   Result<std::shared_ptr<const Directory>> open(NodeId id) EXCLUDES(mutex_);
   /// The same, making a zone's folder if it is not there yet.
   Result<std::shared_ptr<const Directory>> open_for_change(NodeId id) EXCLUDES(mutex_);
-  /// Closes what is cached of it: its mode or group changed, or it was removed.
+  /// Closes what is cached of it, as when it was removed.
   void drop(NodeId id) EXCLUDES(mutex_);
   void drop_all() EXCLUDES(mutex_);
 

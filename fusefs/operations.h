@@ -190,9 +190,7 @@ class Operations {
                      const struct stat& source, unsigned flags);
   /// Whether a daemon that died had made what stands at a name, for this very request.
   static bool was_made_before(const Request& request, const Directory& directory, const char* name);
-  Result<void> give_to(const Request& request, const Directory& directory, const char* name, mode_t mode);
-  Result<Entry> finish_new(const Request& request, const Directory& directory, const char* name, mode_t mode,
-                           int opened = -1);
+  Result<Entry> finish_new(const Directory& directory, const char* name, mode_t mode, int opened = -1);
   /// What unlink and rmdir share; unlinkat(2)'s flags.
   Result<void> remove(const Request& request, NodeId parent, const char* name, int flags,
                       std::string_view operation);

@@ -135,7 +135,6 @@ Result<Entry> Operations::set_attributes(const Request& request, NodeId id, cons
   if (auto applied = apply(request, *node, file->get(), wanted); !applied) return fail(applied.error());
   struct stat status {};
   if (::fstat(file->get(), &status) != 0) return fail_errno(errno);
-  if (node->is_directory()) directories_.drop(id);
   return entry_of(*node, status);
 }
 
@@ -158,7 +157,14 @@ Result<void> Operations::apply(const Request& request, const Node& node, int fil
     if (::fstat(file, &status) != 0) return fail_errno(errno);
     if (!S_ISDIR(status.st_mode) && (status.st_mode & (S_ISUID | S_ISGID))) {
       const mode_t kept = without_privileges(status.st_mode, status.st_gid, request);
-      if (kept != status.st_mode) mode = kept;
+      if (kept != status.st_mode) {
+        // The kernel asks for the same when a write clears the bits, and for a chown(2) to nobody else that a
+        // stranger may not do.
+        const bool is_strangers = request.uid != 0 && request.uid != status.st_uid;
+        if (wanted.owner_touched && is_strangers && nodes_.open_state(node.id).writers == 0)
+          return fail_errno(EPERM);
+        mode = kept;
+      }
     }
   }
   if (wanted.uid || wanted.gid || wanted.owner_touched) {

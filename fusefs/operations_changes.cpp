@@ -15,8 +15,6 @@
 namespace okcvm::fusefs {
 namespace {
 
-constexpr mode_t kSetIdBits = S_ISUID | S_ISGID;
-
 /// Keeps the inode behind a name that is about to go: descriptors that are open on it without our knowing
 /// (O_PATH, directories) still work, and an open that has looked the name up already still finds it.
 FileDescriptor hold_inode(int directory, const char* name) {
@@ -69,29 +67,8 @@ bool Operations::was_made_before(const Request& request, const Directory& direct
          request.noted;
 }
 
-/// The backing file was made by root; its owner is the caller, its group the directory's where that says so.
-/// A change of owner clears the set-id bits, so they are put back (chown(2)).
-Result<void> Operations::give_to(const Request& request, const Directory& directory, const char* name,
-                                 mode_t mode) {
-  if (rule_of(directory.zone).changes_underneath) return {};  // it is the caller's already (as_caller)
-  const gid_t gid = directory.set_group_id ? static_cast<gid_t>(-1) : request.gid;
-  if (request.uid != 0 || (gid != 0 && gid != static_cast<gid_t>(-1))) {
-    if (with_faults("backing.give", [&] {
-          return ::fchownat(directory.file.get(), name, request.uid, gid, AT_SYMLINK_NOFOLLOW);
-        }) != 0)
-      return fail_errno(errno);
-    if ((mode & kSetIdBits) && !S_ISLNK(mode) &&
-        ::fchmodat(directory.file.get(), name,
-                   (mode & 07777) | (S_ISDIR(mode) && directory.set_group_id ? S_ISGID : 0), 0) != 0)
-      return fail_errno(errno);
-  }
-  return {};
-}
-
-Result<Entry> Operations::finish_new(const Request& request, const Directory& directory, const char* name,
-                                     mode_t mode, int opened) {
-  auto given = give_to(request, directory, name, mode);
-  auto entry = given ? look_up_in(directory, name, opened) : Result<Entry>(fail(given.error()));
+Result<Entry> Operations::finish_new(const Directory& directory, const char* name, mode_t mode, int opened) {
+  auto entry = look_up_in(directory, name, opened);
   if (!entry) ::unlinkat(directory.file.get(), name, S_ISDIR(mode) ? AT_REMOVEDIR : 0);
   if (entry && !S_ISDIR(mode)) nodes_.set_recorded(entry->id, changes_.epoch());
   return entry;
@@ -107,10 +84,10 @@ Result<Entry> Operations::make_node(const Request& request, NodeId parent, const
   if (!place) return fail(place.error());
   record_entry(**place, name);
   const auto make = [&] { return ::mknodat((*place)->file.get(), name, mode, device); };
-  if (with_faults("backing.mknod", [&] { return as_caller(request, **place, make); }) != 0 &&
+  if (with_faults("backing.mknod", [&] { return as_caller(request, make); }) != 0 &&
       !(errno == EEXIST && was_made_before(request, **place, name)))
     return fail_errno(errno);
-  return finish_new(request, **place, name, mode);
+  return finish_new(**place, name, mode);
 }
 
 Result<Entry> Operations::make_directory(const Request& request, NodeId parent, const char* name,
@@ -119,10 +96,10 @@ Result<Entry> Operations::make_directory(const Request& request, NodeId parent, 
   if (!place) return fail(place.error());
   record_entry(**place, name, ChangeKind::kTree);
   const auto make = [&] { return ::mkdirat((*place)->file.get(), name, mode); };
-  if (with_faults("backing.mkdir", [&] { return as_caller(request, **place, make); }) != 0 &&
+  if (with_faults("backing.mkdir", [&] { return as_caller(request, make); }) != 0 &&
       !(errno == EEXIST && was_made_before(request, **place, name)))
     return fail_errno(errno);
-  auto entry = finish_new(request, **place, name, mode | S_IFDIR);
+  auto entry = finish_new(**place, name, mode | S_IFDIR);
   if (entry) nodes_.set_coverage(entry->id, changes_.epoch(), NodeTable::Coverage::kWhole);
   return entry;
 }
@@ -137,10 +114,10 @@ Result<Entry> Operations::make_symlink(const Request& request, NodeId parent, co
   if (!place) return fail(place.error());
   record_entry(**place, name);
   const auto make = [&] { return ::symlinkat(text, (*place)->file.get(), name); };
-  if (with_faults("backing.symlink", [&] { return as_caller(request, **place, make); }) != 0 &&
+  if (with_faults("backing.symlink", [&] { return as_caller(request, make); }) != 0 &&
       !(errno == EEXIST && was_made_before(request, **place, name)))
     return fail_errno(errno);
-  return finish_new(request, **place, name, S_IFLNK | 0777);
+  return finish_new(**place, name, S_IFLNK | 0777);
 }
 
 Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId parent, const char* name) {

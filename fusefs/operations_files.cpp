@@ -119,7 +119,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   record_entry(directory, name);
   constexpr int kCreate = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   const auto make = [&] { return ::openat(directory.file.get(), name, kCreate | O_EXCL, mode); };
-  FileDescriptor file(with_faults("backing.create", [&] { return as_caller(request, directory, make); }));
+  FileDescriptor file(with_faults("backing.create", [&] { return as_caller(request, make); }));
   if (!file && errno == EEXIST) {
     if (was_made_before(request, directory, name))
       file = FileDescriptor(::openat(directory.file.get(), name, kCreate, mode));
@@ -129,7 +129,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
       return open_existing(request, directory, name, flags, unique);
   }
   if (!file) return fail_errno(errno);
-  auto entry = finish_new(request, directory, name, (mode & 07777) | S_IFREG, file.get());
+  auto entry = finish_new(directory, name, (mode & 07777) | S_IFREG, file.get());
   if (!entry) return fail(entry.error());
 
   auto node = nodes_.find(entry->id);

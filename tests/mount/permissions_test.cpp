@@ -50,6 +50,37 @@ TEST_F(Permissions, TheBackingFolderIsClosedToUsers) {
           [&] { EXPECT_ERRNO(EACCES, ::open((session().workspace() / "outputs").c_str(), O_RDONLY)); });
 }
 
+/// Not first root's and then given away: that would show in the times.
+TEST_F(Permissions, FilesAreTheirCreatorsFromTheFirstMoment) {
+  const auto here = shared_in_session();
+  as_user(kAlice, [&] {
+    for (int i = 0; i < 100; ++i) {
+      const auto name = std::to_string(i);
+      write(here / ("file" + name), "");
+      EXPECT_OK(::mkdir((here / ("directory" + name)).c_str(), 0755));
+      EXPECT_OK(::mkfifo((here / ("pipe" + name)).c_str(), 0644));
+    }
+  });
+  for (const auto& entry : fs::directory_iterator(here)) {
+    const auto status = stat_of(entry.path());
+    EXPECT_EQ(status.st_mtim.tv_nsec, status.st_ctim.tv_nsec) << entry.path();
+  }
+}
+
+TEST_F(Permissions, SetIdBitsAreNotClearedByStrangers) {
+  expect_as_native([](const fs::path& here, std::ostream& log) {
+    write(here / "file", "x");
+    for (const mode_t mode : {04755, 02755, 06711, 02644, 0755}) {
+      ::chown((here / "file").c_str(), kAlice.uid, kAlice.gid);
+      ::chmod((here / "file").c_str(), mode);
+      as_user(kBob, [&] { log << ANSWER_OF(::chown((here / "file").c_str(), -1, -1)); });
+      log << std::oct << stat_of(here / "file").st_mode << "\n";
+      as_user(kAlice, [&] { log << ANSWER_OF(::chown((here / "file").c_str(), -1, -1)); });
+      log << std::oct << stat_of(here / "file").st_mode << "\n";
+    }
+  });
+}
+
 TEST_F(Permissions, FilesBelongToWhoCreatesThem) {
   const auto here = shared_in_session();
   as_user(kAlice, [&] {

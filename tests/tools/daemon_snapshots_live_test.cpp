@@ -85,15 +85,14 @@ TEST_F(LiveSnapshots, HoldEveryFileOnceWhileNamesChange) {
 
 TEST_F(LiveSnapshots, NameWhatIsBeingWrittenAndHaveAllOfItNextTime) {
   constexpr int kWriters = 3, kSnapshots = 8;
-  std::atomic<bool> done = false;
   std::atomic<int> failures = 0, ready = 0;
-  std::vector<std::thread> writers;
   std::vector<std::string> names;
+  std::vector<std::jthread> writers;
   for (int number = 0; number < kWriters; ++number) {
     names.push_back("outputs/log" + std::to_string(number));
-    writers.emplace_back([&, number, path = in(names.back())] {
+    writers.emplace_back([&, number, path = in(names.back())](const std::stop_token& stop) {
       const FileDescriptor file(::open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644));
-      for (int line = 0; !done; ++line) {
+      for (int line = 0; !stop.stop_requested(); ++line) {
         const std::string text = "line " + std::to_string(line) + "\n";
         failures += ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size());
         if (line % 50 != 0) continue;
@@ -112,8 +111,7 @@ TEST_F(LiveSnapshots, NameWhatIsBeingWrittenAndHaveAllOfItNextTime) {
     EXPECT_EQ(ask("GET", "/v1/sessions/s1/diff").status, 200);
     EXPECT_TRUE(ask("GET", "/v1/sessions/s1/verify").json()["problems"].empty());
   }
-  done = true;
-  for (auto& writer : writers) writer.join();
+  writers.clear();
   EXPECT_EQ(failures, 0);
   const std::string last = snapshot("quiet");
   for (const auto& name : names) EXPECT_EQ(git("show " + last + ":workspace/" + name), read(in(name)));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -43,7 +44,7 @@ class FakeDaemon final {
 
   std::filesystem::path path_;
   Answer answer_;
-  bool early_ = false;
+  std::atomic<bool> early_ = false;
   FileDescriptor listener_;
   mutable std::mutex mutex_;
   std::vector<SeenRequest> seen_;
