@@ -178,6 +178,7 @@ class Operations {
 
   Entry entry_of(const Node& node, struct stat status);
   Entry virtual_directory(Zone zone);
+  nlink_t shown_zones() const;
   Entry metadata_entry();
   Result<Entry> zone_entry(Zone zone);
   Result<Entry> skill_entry(const char* name);

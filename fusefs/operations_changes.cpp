@@ -244,7 +244,7 @@ Result<void> Operations::rename(const Request& request, NodeId parent, const cha
   if (!to_node) return fail(to_node.error());
   if (const int error = rename_error(from_node->zone, to_node->zone))
     return deny("rename", parent, name, error);
-  if (flags & RENAME_WHITEOUT) return deny("rename", parent, name, EPERM);  // a whiteout is a device node
+  if (flags & RENAME_WHITEOUT) return fail_errno(EINVAL);  // a whiteout is a device node
   auto from = directories_.open(parent);
   if (!from) return fail(from.error());
   auto to = place_for_change(new_parent, new_name, "rename");

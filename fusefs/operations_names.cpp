@@ -61,11 +61,15 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
   return entry;
 }
 
+nlink_t Operations::shown_zones() const {
+  return kZoneRules.size() - (workspace_.has_workdir() ? 1 : 2);  // the root is one of them
+}
+
 Entry Operations::virtual_directory(Zone zone) {
   struct stat status {};
   status.st_ino = kVirtualInode + node_of(zone).value;
   status.st_mode = S_IFDIR | (zone == Zone::kRoot ? config_.root_mode : 0755);
-  status.st_nlink = 2;
+  status.st_nlink = 2 + (zone == Zone::kRoot ? shown_zones() : 0);
   status.st_uid = config_.owner_uid;
   status.st_gid = config_.owner_gid;
   status.st_blksize = 4096;

@@ -232,8 +232,8 @@ Operation Generator::next() {
   } else {
     choose_for_open_file(operation);
   }
-  // A stranger's chown to nobody and no group is EPERM for a set-id file; through FUSE it cannot be told from
-  // the clearing of set-id bits before a write, and succeeds.
+  // A stranger's chown to nobody and no group is EPERM for a set-id file; while one is open for writing, it
+  // cannot be told from the clearing of set-id bits before a write through FUSE, and succeeds.
   const bool is_chown = operation.kind == Kind::kChown || operation.kind == Kind::kFchown;
   if (is_chown && operation.uid == kNobody && operation.gid == kNobody) operation.who = 0;
   // Before a stranger's fallocate the kernel has a FUSE file system clear set-id bits even if the mode turns

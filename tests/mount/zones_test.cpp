@@ -214,6 +214,7 @@ class BoundWorkdir : public MountedSession {
 };
 
 TEST_F(BoundWorkdir, ShowsTheUsersOwnDirectory) {
+  EXPECT_EQ(stat_of(mount()).st_nlink, 7u);
   EXPECT_THAT(list(mount()),
               ElementsAre(".metadata.json", "outputs", "skills", "temp", "uploads", "workdir"));
   EXPECT_EQ(read(mount() / "workdir/main.c"), "int main;");

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <ctime>
 
 #include "tools/cli/handlers.h"
@@ -8,6 +9,7 @@ namespace okcvm::cli::run {
 namespace {
 
 constexpr std::size_t kShortId = 12;
+constexpr std::size_t kPathsInNote = 8;
 
 std::string short_id(const std::string& id) {
   return id.substr(0, kShortId);
@@ -17,11 +19,18 @@ std::string or_dash(std::string text) {
   return text.empty() ? "-" : std::move(text);
 }
 
+void note_paths(const Context& context, const char* what, const Json& paths) {
+  if (paths.empty()) return;
+  Json shown = Json::array();
+  for (std::size_t i = 0; i < std::min(paths.size(), kPathsInNote); ++i) shown.push_back(paths[i]);
+  const auto more = paths.size() - shown.size();
+  context.note(what + joined(shown) +
+               (more ? " and " + std::to_string(more) + " more (--json names all)" : ""));
+}
+
 void note_incomplete(const Context& context, const Json& snapshot) {
-  if (const auto& open = list_in(snapshot, "in_flight"); !open.empty())
-    context.note("being written meanwhile, captured as read: " + joined(open));
-  if (const auto& left = list_in(snapshot, "left_out"); !left.empty())
-    context.note("left out (sockets, FIFOs, devices): " + joined(left));
+  note_paths(context, "being written meanwhile, captured as read: ", list_in(snapshot, "in_flight"));
+  note_paths(context, "left out (sockets, FIFOs, devices): ", list_in(snapshot, "left_out"));
 }
 
 std::string size_change(const Json& row) {

@@ -66,7 +66,8 @@ Result<void> clear_place(const std::filesystem::path& path, const sockaddr_un& a
   const FileDescriptor probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
       errno == EAGAIN)
-    return fail(Code::kBusy, "another program listens at " + path.string());
+    return fail(Code::kBusy, "another program listens at " + path.string() +
+                                 ": use --socket (the environment's OKCVM_SOCKET sets it, too)");
   if (::unlink(path.c_str()) != 0) return fail_errno(errno, "cannot replace " + path.string());
   return {};
 }

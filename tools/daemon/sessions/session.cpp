@@ -12,14 +12,15 @@ namespace {
 // Longer than a mount, an unmount or a listing takes; shorter than clients wait.
 constexpr std::chrono::seconds kPatience{20};
 
-Unexpected gone() {
-  return fail(Code::kNotFound, "no such session: list the sessions");
-}
 Unexpected in_use() {
   return fail(Code::kBusy, "the session is busy with other requests: try again");
 }
 
 }  // namespace
+
+Unexpected no_such_session() {
+  return fail(Code::kNotFound, "no such session: `okcvm list` shows them");
+}
 
 SessionGate::Pass::~Pass() {
   if (gate_) gate_->leave(alone_);
@@ -32,7 +33,7 @@ Result<SessionGate::Pass> SessionGate::share() {
   // unmounted.
   while (!closed_ && (is_alone_ || waiting_alone_ > 0))
     if (changed_.wait_until(mutex_, deadline) == std::cv_status::timeout) return in_use();
-  if (closed_) return gone();
+  if (closed_) return no_such_session();
   ++sharing_;
   return Pass(*this, false);
 }
@@ -48,7 +49,7 @@ Result<SessionGate::Pass> SessionGate::alone() {
   const bool is_free = !closed_ && !is_alone_ && sharing_ == 0;
   if (!is_free) {
     changed_.notify_all();
-    if (closed_) return gone();
+    if (closed_) return no_such_session();
     return in_use();
   }
   is_alone_ = true;

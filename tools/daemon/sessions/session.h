@@ -19,6 +19,9 @@ class Store;
 
 namespace okcvm::daemon {
 
+/// Also for a session of somebody else, whose existence is nobody's business.
+Unexpected no_such_session();
+
 /// Lets many use a session at once, or one change it alone. Waiting is bounded: then `busy`. Once closed for
 /// good, `not_found`. Thread-safe.
 class SessionGate final {

@@ -12,10 +12,6 @@ namespace {
 constexpr std::string_view kRootAgent = "root";
 constexpr std::size_t kMaxAgentName = 128;
 
-Unexpected no_session() {
-  return fail(Code::kNotFound, "no such session: list the sessions");
-}
-
 Result<void> check_agent_name(const std::string& name) {
   const auto allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -80,7 +76,7 @@ Result<SessionPointer> Sessions::find(const Peer& peer, std::string_view id_or_p
     if (match) return fail(Code::kAmbiguousPrefix, "several sessions begin with this: give more of the id");
     match = entry->second;
   }
-  if (!match) return no_session();
+  if (!match) return no_such_session();
   return match;
 }
 
@@ -148,14 +144,14 @@ Result<std::optional<SessionPointer>> Sessions::existing_agent(const CreateReque
     if (known->parent != parent_name)
       return fail(Code::kAlreadyExists, "agent: it exists with another parent: choose another name");
     auto session = exact(self, known->session.text());
-    if (!session) return no_session();
+    if (!session) return no_such_session();
     return session;
   }
   if (parent_name == kRootAgent) return std::nullopt;
   const auto parent = named(parent_name);
   if (parent == agents->end()) return fail(Code::kNotFound, "parent_agent: no such agent: create it first");
   auto session = exact(self, parent->session.text());
-  if (!session) return no_session();
+  if (!session) return no_such_session();
   if (auto added = registry_->add_agent({*request.agent, parent_name, owner, session->id()});
       !added && added.error().code != Code::kAlreadyExists)
     return fail(added.error());
@@ -306,7 +302,7 @@ Result<Sessions::AgentFound> Sessions::agent(const Peer& peer, const std::string
   }
   if (!match) return fail(Code::kNotFound, "no such agent: list the agents");
   AgentFound found{*match, {}, exact(peer, match->session.text())};
-  if (!found.session) return no_session();
+  if (!found.session) return no_such_session();
   for (const auto& agent : *known)
     if (agent.parent == name && agent.owner_uid == match->owner_uid) found.children.push_back(agent.agent);
   return found;

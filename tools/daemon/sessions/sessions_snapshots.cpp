@@ -113,7 +113,7 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
                                         const std::optional<std::string>& wanted_id,
                                         std::optional<std::map<std::string, std::string>> labels,
                                         const snapshots::Progress& progress) {
-  if (!peer.may_use(source.owner())) return fail(Code::kNotFound, "no such session: list the sessions");
+  if (!peer.may_use(source.owner())) return no_such_session();
   auto store = store_of(source);
   if (!store) return fail(store.error());
   auto from = snapshot;
