@@ -37,7 +37,7 @@ void Backings::settle() {
 }
 
 Result<Backings::Use> Backings::opened(NodeId id, int flags,
-                                       const std::function<Result<FileDescriptor>(bool&)>& open_file) {
+                                       const std::function<Result<FileDescriptor>(Purpose)>& open_file) {
   MutexLock lock(mutex_);
   const OpenState before = nodes_.open_state(id);
   if (before.backing_id) {
@@ -45,32 +45,30 @@ Result<Backings::Use> Backings::opened(NodeId id, int flags,
     nodes_.opened(id, flags);
     return Use{before.backing_id, nullptr};
   }
-  auto& held = files_[id.value];
-  if (before.opens && held) {
+  if (const auto held = files_.find(id.value); before.opens && held != files_.end()) {
     nodes_.opened(id, flags);
-    return Use{0, held};
+    return Use{0, held->second};
   }
-  bool may_pass = passthrough_;
-  auto file = open_file(may_pass);
-  if (!file) {
-    if (!before.opens) files_.erase(id.value);
-    return fail(file.error());
-  }
-  if (may_pass && !before.opens) {
-    const protocol::BackingMap map{file->get(), 0, 0};
+  if (passthrough_ && !before.opens) {
+    auto passed = open_file(Purpose::kPass);
+    if (!passed) return fail(passed.error());
     // Where the kernel will not have this file (stacked file systems), reads and writes come to us.
+    const protocol::BackingMap map{passed->get(), 0, 0};
     const int backing_id =
-        with_faults("backing.open", [&] { return ::ioctl(device_, protocol::kBackingOpen, &map); });
+        *passed ? with_faults("backing.open", [&] { return ::ioctl(device_, protocol::kBackingOpen, &map); })
+                : -1;
     if (backing_id > 0) {
       fault_point("backing.opened");
-      files_.erase(id.value);
       nodes_.set_backing(id, backing_id);
       state_.set_last_backing(backing_id);
       nodes_.opened(id, flags);
       return Use{backing_id, nullptr};
     }
   }
-  held = std::make_shared<FileDescriptor>(std::move(*file));
+  auto served = open_file(Purpose::kServe);
+  if (!served) return fail(served.error());
+  auto held = std::make_shared<FileDescriptor>(std::move(*served));
+  files_[id.value] = held;
   nodes_.opened(id, flags);
   return Use{0, held};
 }
@@ -105,11 +103,6 @@ void Backings::remember_file(NodeId id, std::shared_ptr<FileDescriptor> file) {
 void Backings::drop_unused(NodeId id) {
   MutexLock lock(mutex_);
   drop_unused_locked(id);
-}
-
-void Backings::drop_all_unused() {
-  MutexLock lock(mutex_);
-  while (!kept_.empty()) drop_unused_locked(kept_.front());
 }
 
 void Backings::drop_unused_locked(NodeId id) {

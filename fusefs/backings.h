@@ -34,10 +34,14 @@ class Backings {
     std::int32_t backing_id = 0;           // 0: not passed through
     std::shared_ptr<FileDescriptor> file;  // then the file itself
   };
+  enum class Purpose : std::uint8_t {
+    kPass,   // to be passed through; answered with no descriptor where that may not be
+    kServe,  // to be read and written from here
+  };
   /// Counts an open with open(2)'s `flags`. `open_file` is called when the inode's backing file is not at
-  /// hand; `may_pass` tells whether this file may be passed through at all.
-  Result<Use> opened(NodeId id, int flags,
-                     const std::function<Result<FileDescriptor>(bool& may_pass)>& open_file) EXCLUDES(mutex_);
+  /// hand.
+  Result<Use> opened(NodeId id, int flags, const std::function<Result<FileDescriptor>(Purpose)>& open_file)
+      EXCLUDES(mutex_);
   /// Counts a close; `keep` false gives the backing id back at once.
   void closed(NodeId id, int flags, bool keep) EXCLUDES(mutex_);
 
@@ -47,7 +51,6 @@ class Backings {
 
   /// Gives back the backing id of an inode unless it is open.
   void drop_unused(NodeId id) EXCLUDES(mutex_);
-  void drop_all_unused() EXCLUDES(mutex_);
   /// Lets go of `count` references to a node, with the last one of its backing id.
   Forgotten forget(NodeId id, std::uint64_t count) EXCLUDES(mutex_);
 

@@ -314,7 +314,6 @@ MountedSession::~MountedSession() {
 
 ChangeSet MountedSession::cut_held() {
   std::vector<RelPath> in_flight = operations_.written_now();
-  backings_.drop_all_unused();  // or a reader of the snapshot would take them for writers (F_SETLEASE)
   ChangeSet changes = changes_.cut();
   for (const auto& path : in_flight) changes_.record(ChangeKind::kContent, path);
   changes.in_flight = std::move(in_flight);

@@ -47,19 +47,20 @@ Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, 
 
 Result<Opened> Operations::register_open(const Node& node, FileDescriptor file, int flags,
                                          std::uint64_t unique) {
-  const bool writes = wants_to_write(flags);
-  auto use = backings_.opened(node.id, flags, [&](bool& may_pass) -> Result<FileDescriptor> {
-    if (!file) {
-      // Opened for both, whatever is asked for: later opens of the inode share this one.
-      auto opened = open_backing(node, rule_of(node.zone).write_error ? O_RDONLY : O_RDWR);
-      if (!opened && !writes) opened = open_backing(node, O_RDONLY);
-      if (!opened) return opened;
-      file = std::move(*opened);
+  auto use = backings_.opened(node.id, flags, [&](Backings::Purpose purpose) -> Result<FileDescriptor> {
+    if (purpose == Backings::Purpose::kPass) {
+      // Only for its path: the kernel opens it anew for each open, as that asks for. So what is kept does not
+      // count as a writer.
+      auto opened = file ? Result<FileDescriptor>(std::move(file)) : open_backing(node, O_RDONLY);
+      struct stat status {};
+      if (opened && ::fstat(opened->get(), &status) != 0) return fail_errno(errno);
+      return opened && has_privileges(status) ? Result<FileDescriptor>(FileDescriptor()) : std::move(opened);
     }
-    struct stat status {};
-    if (::fstat(file.get(), &status) != 0) return fail_errno(errno);
-    if (has_privileges(status)) may_pass = false;
-    return std::move(file);
+    if (file && !state_.passthrough()) return std::move(file);
+    // Opened for both, whatever is asked for: later opens of the inode share this one.
+    auto opened = open_backing(node, rule_of(node.zone).write_error ? O_RDONLY : O_RDWR);
+    if (!opened && !wants_to_write(flags)) opened = open_backing(node, O_RDONLY);
+    return opened;
   });
   if (!use) return fail(use.error());
   auto id = state_.add_file({node.id, flags}, unique);
@@ -117,12 +118,12 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   if (!place) return fail(place.error());
   const Directory& directory = **place;
   record_entry(directory, name);
-  constexpr int kCreate = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  const auto make = [&] { return ::openat(directory.file.get(), name, kCreate | O_EXCL, mode); };
+  const int how = (state_.passthrough() ? O_RDONLY : O_RDWR) | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const auto make = [&] { return ::openat(directory.file.get(), name, how | O_EXCL, mode); };
   FileDescriptor file(with_faults("backing.create", [&] { return as_caller(request, make); }));
   if (!file && errno == EEXIST) {
     if (was_made_before(request, directory, name))
-      file = FileDescriptor(::openat(directory.file.get(), name, kCreate, mode));
+      file = FileDescriptor(::openat(directory.file.get(), name, how, mode));
     else if (flags & O_EXCL)
       return fail_errno(EEXIST);
     else

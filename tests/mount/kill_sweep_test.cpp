@@ -11,8 +11,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <ostream>
-#include <thread>
 
 #include "tests/mount/daemon_process.h"
 #include "tests/support/manifest.h"
@@ -287,23 +287,25 @@ class Sweep : public ::testing::Test {
     if (*call.changed) {
       EXPECT_EQ(daemon_->ask("changed outputs/" + where + "/" + call.changed), "yes");
     }
-    expect_all_closed(place_->workspace() / "outputs" / where);
+    expect_all_closed(where);
     return takeovers_ > 0;
   }
 
-  /// Neither the driver nor the kernel on its behalf (a backing id) has a file below it open any more: nobody
-  /// gets a lease on a file that others have open for writing. The last RELEASE may be on its way still.
-  void expect_all_closed(const fs::path& directory) {
-    for (const auto& entry : fs::recursive_directory_iterator(directory)) {
-      if (!entry.is_regular_file() || entry.is_symlink()) continue;
-      const FileDescriptor file(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
-      const auto is_closed = [&] {
-        daemon_->ask("forget changes");
-        return ::fcntl(file.get(), F_SETLEASE, F_RDLCK) == 0;
-      };
+  /// Once they are removed, neither the driver nor the kernel on its behalf (a backing id) has the files of a
+  /// directory open any more: a write lease is for who has a file open alone. The last RELEASE may be on its
+  /// way still.
+  void expect_all_closed(const std::string& where) {
+    std::map<ino_t, FileDescriptor> files;
+    for (const auto& entry : fs::recursive_directory_iterator(place_->workspace() / "outputs" / where))
+      if (entry.is_regular_file() && !entry.is_symlink())
+        files[stat_of(entry.path()).st_ino] =
+            FileDescriptor(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
+    fs::remove_all(outputs() / where);
+    for (const auto& [inode, file] : files) {
       int tries = 0;
-      while (!is_closed() && ++tries < kMostTries) std::this_thread::yield();
-      EXPECT_LT(tries, kMostTries) << entry.path() << " is still open";
+      for (; ::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0 && tries < kMostTries; ++tries)
+        daemon_->ask("nodes");
+      EXPECT_LT(tries, kMostTries) << "a file is still open";
     }
   }
 

@@ -249,9 +249,9 @@ TEST_F(BoundWorkdir, TakesPipesButNoDevicesAndStays) {
 /// A file that the host removes gives its space back. (The RELEASE comes after the close.)
 TEST_F(BoundWorkdir, KeepsNothingOpenThatIsClosed) {
   write(mount() / "workdir/main.c", "int main() {}");
-  const auto file = open_file(host_ / "project/main.c", O_RDONLY);
+  const auto file = open_file(host_ / "project/main.c", O_RDWR);
   int tries = 0;
-  while (::fcntl(file.get(), F_SETLEASE, F_RDLCK) != 0 && ++tries < 100'000) std::this_thread::yield();
+  while (::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0 && ++tries < 100'000) std::this_thread::yield();
   EXPECT_LT(tries, 100'000);
 }
 
