@@ -32,8 +32,20 @@ void Backings::settle() {
     close(closing);
   if (const auto last = state_.last_backing())
     for (std::int32_t id = last + 1; id <= last + kMostLost; ++id) close(id);
-  for (const auto& [id, backing_id] : backings)
-    if (!nodes_.open_state(id).opens) give_back(id, backing_id);
+  for (const auto& [id, backing_id] : backings) {
+    if (nodes_.open_state(id).opens) continue;
+    const auto node = nodes_.find(id);
+    if (node && !node->dead && kept_.size() < kMostKept && kept_in_all < kMostKeptInAll)
+      keep(id);
+    else
+      give_back(id, backing_id);
+  }
+}
+
+void Backings::keep(NodeId id) {
+  not_kept_any_more(id);
+  kept_at_[id.value] = kept_.insert(kept_.end(), id);
+  ++kept_in_all;
 }
 
 Result<Backings::Use> Backings::opened(NodeId id, int flags,
@@ -73,7 +85,7 @@ Result<Backings::Use> Backings::opened(NodeId id, int flags,
   return Use{0, held};
 }
 
-void Backings::closed(NodeId id, int flags, bool keep) {
+void Backings::closed(NodeId id, int flags, bool may_be_kept) {
   std::shared_ptr<FileDescriptor> last;  // closed after the lock is released
   MutexLock lock(mutex_);
   const OpenState state = nodes_.closed(id, flags);
@@ -83,10 +95,9 @@ void Backings::closed(NodeId id, int flags, bool keep) {
     files_.erase(found);
   }
   if (!state.backing_id) return;
-  if (!keep) return drop_unused_locked(id);
-  not_kept_any_more(id);
-  kept_at_[id.value] = kept_.insert(kept_.end(), id);
-  if (++kept_in_all > kMostKeptInAll || kept_.size() > kMostKept) drop_unused_locked(kept_.front());
+  if (!may_be_kept) return drop_unused_locked(id);
+  keep(id);
+  if (kept_in_all > kMostKeptInAll || kept_.size() > kMostKept) drop_unused_locked(kept_.front());
 }
 
 std::shared_ptr<FileDescriptor> Backings::file(NodeId id) const {

@@ -26,8 +26,8 @@ class Backings {
   ~Backings();
 
   void start(int device, bool passthrough) EXCLUDES(mutex_);
-  /// After a take-over: keeps the backing ids of open inodes, gives back the others, also those that the
-  /// former daemons were about to note or to give back when they died.
+  /// After a take-over: gives back the backing ids that the former daemons were about to note or to give back
+  /// when they died, and those of inodes that are gone.
   void settle() EXCLUDES(mutex_);
 
   struct Use {
@@ -42,8 +42,8 @@ class Backings {
   /// hand.
   Result<Use> opened(NodeId id, int flags, const std::function<Result<FileDescriptor>(Purpose)>& open_file)
       EXCLUDES(mutex_);
-  /// Counts a close; `keep` false gives the backing id back at once.
-  void closed(NodeId id, int flags, bool keep) EXCLUDES(mutex_);
+  /// Counts a close; unless it `may_be_kept`, the backing id is given back at once.
+  void closed(NodeId id, int flags, bool may_be_kept) EXCLUDES(mutex_);
 
   /// The file of an inode that is open without passthrough; null if there is none.
   std::shared_ptr<FileDescriptor> file(NodeId id) const EXCLUDES(mutex_);
@@ -59,6 +59,7 @@ class Backings {
   static constexpr std::size_t kMostKeptInAll = 65'536;  // by all sessions of this process
   static constexpr std::int32_t kMostLost = 16;          // by daemons that died one after the other
   void drop_unused_locked(NodeId id) REQUIRES(mutex_);
+  void keep(NodeId id) REQUIRES(mutex_);
   void not_kept_any_more(NodeId id) REQUIRES(mutex_);
   /// Takes the id from its node before the kernel has it back: the other way round a death in between would
   /// leave a node with an id that may be another file's.
