@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "policy/error.h"
+#include "policy/thread_annotations.h"
 
 struct sqlite3;
 struct sqlite3_stmt;
@@ -62,7 +63,7 @@ class Database final {
   /// Carries out `change` without waiting until its commits are on disk, as all others do. Commits keep
   /// their order, so the next one that waits takes these along. Not within a transaction.
   template <typename Change>
-  Result<void> without_sync(Change&& change) {
+  Result<void> without_sync(Change&& change) NO_THREAD_SAFETY_ANALYSIS {  // its caller holds what it needs
     if (auto set = sync_commits(false); !set) return set;
     const Result<void> changed = change();
     if (auto set = sync_commits(true); !set) return set;

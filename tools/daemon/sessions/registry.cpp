@@ -155,7 +155,7 @@ Result<void> Registry::remove(const SessionId& id) {
 
 Result<void> Registry::remove_deleted(const SessionId& id) {
   const MutexLock lock(mutex_);
-  return database_->without_sync([&] { return remove_rows(id); });
+  return database_->without_sync([&]() REQUIRES(mutex_) { return remove_rows(id); });
 }
 
 Result<void> Registry::remove_rows(const SessionId& id) {
@@ -174,7 +174,7 @@ Result<void> Registry::remove_rows(const SessionId& id) {
 Result<void> Registry::touch(const Uses& used) {
   if (used.empty()) return {};
   const MutexLock lock(mutex_);
-  return database_->without_sync([&] { return write_uses(used); });
+  return database_->without_sync([&]() REQUIRES(mutex_) { return write_uses(used); });
 }
 
 Result<void> Registry::write_uses(const Uses& used) {

@@ -68,7 +68,7 @@ Result<std::vector<AgentRecord>> Registry::agents(std::optional<uid_t> owner) {
 
 Result<void> Registry::remember_workdir(const WorkdirBinding& binding) {
   const MutexLock lock(mutex_);
-  return database_->without_sync([&] { return write_binding(binding); });
+  return database_->without_sync([&]() REQUIRES(mutex_) { return write_binding(binding); });
 }
 
 Result<void> Registry::write_binding(const WorkdirBinding& binding) {
