@@ -57,7 +57,7 @@ struct ListedName {
   off_t next;  // where the listing goes on after it
 };
 /// Answers false when there is no more room; the name then comes again.
-inline constexpr std::size_t kListingPiece = 32 * 1024;
+inline constexpr std::size_t kListingPiece = 32'768;
 
 using ListVisitor = std::function<bool(const ListedName&)>;
 

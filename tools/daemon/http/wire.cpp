@@ -52,7 +52,8 @@ std::string head_of(const Response& response, const std::string& request_id, Fra
   head.append(reason.data(), reason.size());
   head += "\r\nServer: okcvmd\r\nX-Request-Id: " + request_id;
   if (!response.content_type.empty()) head += "\r\nContent-Type: " + response.content_type;
-  for (const auto& [name, value] : response.headers) head += "\r\n" + name + ": " + value;
+  for (const auto& [name, value] : response.headers)
+    head.append("\r\n").append(name).append(": ").append(value);
   if (framing == Framing::kLength) head += "\r\nContent-Length: " + std::to_string(size);
   if (framing == Framing::kChunked) head += "\r\nTransfer-Encoding: chunked";
   head += keep_alive ? "\r\nConnection: keep-alive\r\n\r\n" : "\r\nConnection: close\r\n\r\n";

@@ -65,7 +65,7 @@ class Database final {
   template <typename Change>
   Result<void> without_sync(Change&& change) NO_THREAD_SAFETY_ANALYSIS {  // its caller holds what it needs
     if (auto set = sync_commits(false); !set) return set;
-    const Result<void> changed = change();
+    Result<void> changed = change();
     if (auto set = sync_commits(true); !set) return set;
     return changed;
   }
