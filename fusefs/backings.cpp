@@ -30,8 +30,9 @@ void Backings::settle() {
       closing && std::none_of(backings.begin(), backings.end(),
                               [&](const auto& backing) { return backing.second == closing; }))
     close(closing);
-  if (const auto last = state_.last_backing())
-    for (std::int32_t id = last + 1; id <= last + kMostLost; ++id) close(id);
+  std::int32_t last = state_.last_backing();
+  for (const auto& backing : backings) last = std::max(last, backing.second);
+  for (std::int32_t id = last + 1; id <= last + kMostLost; ++id) close(id);
   for (const auto& [id, backing_id] : backings) {
     if (nodes_.open_state(id).opens) continue;
     const auto node = nodes_.find(id);
@@ -72,6 +73,7 @@ Result<Backings::Use> Backings::opened(NodeId id, int flags,
     if (backing_id > 0) {
       fault_point("backing.opened");
       nodes_.set_backing(id, backing_id);
+      fault_point("backing.noted");
       state_.set_last_backing(backing_id);
       nodes_.opened(id, flags);
       return Use{backing_id, nullptr};

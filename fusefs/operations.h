@@ -56,9 +56,8 @@ struct ListedName {
   mode_t type;
   off_t next;  // where the listing goes on after it
 };
-/// Answers false when there is no more room; the name then comes again.
 inline constexpr std::size_t kListingPiece = 32'768;
-
+/// Answers false when there is no more room; the name then comes again.
 using ListVisitor = std::function<bool(const ListedName&)>;
 
 /// What the kernel must be told when something changed by another way than its own request.

@@ -80,7 +80,8 @@ class SessionState {
 
   // -- Backing ids that no node has
   // --------------------------------------------------------------------------
-  /// The last one that the kernel made; it counts upwards. 0: none was noted yet.
+  /// The last one that the kernel made, or one before it that a node has; it counts upwards. 0: none was
+  /// noted yet.
   std::int32_t last_backing() const;
   void set_last_backing(std::int32_t id);
   /// One that is about to be given back; 0: none.
