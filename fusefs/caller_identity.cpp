@@ -10,6 +10,17 @@
 namespace okcvm::fusefs {
 namespace {
 
+struct Identity {
+  uid_t uid;
+  gid_t gid;
+  bool stays = false;
+};
+
+const Identity& daemon_identity() {
+  static const Identity identity{::geteuid(), ::getegid()};
+  return identity;
+}
+
 using CapabilityWords = std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3>;
 
 const CapabilityWords& own_capabilities() {
@@ -22,19 +33,45 @@ const CapabilityWords& own_capabilities() {
   return words;
 }
 
+Identity& current() {
+  // A thread starts as the one that made it. Numbers that are none change nothing and tell what was.
+  thread_local Identity identity{static_cast<uid_t>(::setfsuid(static_cast<uid_t>(-1))),
+                                 static_cast<gid_t>(::setfsgid(static_cast<gid_t>(-1)))};
+  return identity;
+}
+
+void become(uid_t uid, gid_t gid) {
+  Identity& now = current();
+  if (now.gid != gid) ::setfsgid(gid);
+  if (now.uid != uid) {
+    const auto& capabilities = own_capabilities();
+    ::setfsuid(uid);  // takes the rights over files away with root's number
+    if (now.uid == 0) {
+      __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+      ::syscall(SYS_capset, &header, capabilities.data());
+    }
+  }
+  now.uid = uid;
+  now.gid = gid;
+}
+
 }  // namespace
 
 CallerIdentity::CallerIdentity(const Request& caller) {
-  const auto& capabilities = own_capabilities();
-  ::setfsgid(caller.gid);
-  ::setfsuid(caller.uid);  // takes the rights over files away with root's number
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  ::syscall(SYS_capset, &header, capabilities.data());
+  become(caller.uid, caller.gid);
 }
 
 CallerIdentity::~CallerIdentity() {
-  ::setfsuid(::geteuid());
-  ::setfsgid(::getegid());
+  if (!current().stays) drop();
+}
+
+void CallerIdentity::keep_in_this_thread() {
+  drop();
+  current().stays = true;
+}
+
+void CallerIdentity::drop() {
+  become(daemon_identity().uid, daemon_identity().gid);
 }
 
 }  // namespace okcvm::fusefs

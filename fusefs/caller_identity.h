@@ -1,7 +1,5 @@
 #pragma once
 
-#include <optional>
-
 #include "fusefs/types.h"
 
 namespace okcvm::fusefs {
@@ -15,13 +13,25 @@ class CallerIdentity {
   ~CallerIdentity();
   CallerIdentity(const CallerIdentity&) = delete;
   CallerIdentity& operator=(const CallerIdentity&) = delete;
+
+  /// From now on this thread stays who it was last: the next request is probably of the same caller, and each
+  /// change is a system call. Only for threads that create for callers alone, or as_daemon().
+  static void keep_in_this_thread();
+  /// This thread is the daemon again.
+  static void drop();
 };
 
 /// Runs a system call that makes something, as the caller's.
 template <typename Call>
 auto as_caller(const Request& caller, Call call) {
-  std::optional<CallerIdentity> identity;
-  if (caller.uid != 0 || caller.gid != 0) identity.emplace(caller);
+  const CallerIdentity identity(caller);
+  return call();
+}
+
+/// Runs what may make something of the daemon's own, in a thread that may have kept a caller's identity.
+template <typename Call>
+auto as_daemon(Call call) {
+  CallerIdentity::drop();
   return call();
 }
 

@@ -37,7 +37,7 @@ Unexpected Operations::deny(std::string_view operation, NodeId parent, const cha
     if (auto node = nodes_.find(parent))
       if (auto directory = path_of(*node)) path = *directory;
     if (auto leaf = Name::parse(name)) path = path / *leaf;
-    config_.on_denial(operation, path, errno_value);
+    as_daemon([&] { config_.on_denial(operation, path, errno_value); });
   }
   return Unexpected(std::move(error));
 }

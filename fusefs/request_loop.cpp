@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "fusefs/caller_identity.h"
+
 namespace okcvm::fusefs {
 namespace {
 
@@ -31,6 +33,7 @@ void* RequestLoop::run(void* self) {
 }
 
 void RequestLoop::serve() {
+  CallerIdentity::keep_in_this_thread();
   fuse_buf buffer{};
   while (!fuse_session_exited(session_)) {
     const int size = fuse_session_receive_buf(session_, &buffer);

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <set>
 
+#include "fusefs/caller_identity.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
@@ -72,7 +73,10 @@ bool Workspace::is_materialized() const {
 Result<void> Workspace::materialize(Zone zone) {
   const unsigned bit = 1u << static_cast<unsigned>(zone);
   if (zone == Zone::kWorkdir || (materialized_.load() & bit)) return {};
+  return as_daemon([&] { return make_folders(zone); });
+}
 
+Result<void> Workspace::make_folders(Zone zone) {
   const int workspaces = anchor();
   if (with_faults("workspace.mkdir",
                   [&] { return ::mkdirat(workspaces, folder_name_.c_str(), kFolderMode); }) != 0 &&
@@ -95,7 +99,7 @@ Result<void> Workspace::materialize(Zone zone) {
         }) != 0)
       return fail_errno(errno);
   }
-  materialized_.fetch_or(bit);
+  materialized_.fetch_or(1u << static_cast<unsigned>(zone));
   return {};
 }
 

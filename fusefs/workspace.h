@@ -62,6 +62,7 @@ class Workspace {
 
  private:
   explicit Workspace(Config config) : config_(std::move(config)) {}
+  Result<void> make_folders(Zone zone) EXCLUDES(mutex_);
 
   Config config_;
   std::string folder_name_;

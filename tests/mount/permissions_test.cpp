@@ -4,6 +4,9 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+
 #include "tests/support/mounted_session.h"
 
 namespace okcvm::test {
@@ -64,6 +67,47 @@ TEST_F(Permissions, FilesAreTheirCreatorsFromTheFirstMoment) {
   for (const auto& entry : fs::directory_iterator(here)) {
     const auto status = stat_of(entry.path());
     EXPECT_EQ(status.st_mtim.tv_nsec, status.st_ctim.tv_nsec) << entry.path();
+  }
+}
+
+TEST_F(Permissions, CreatorsInTurnEachGetTheirOwn) {
+  const auto here = shared_in_session();
+  const User root{0, 0, {}};
+  const std::array makers{kAlice, root, kBob, kBob, root, kAlice, kBob, kAlice};
+  for (std::size_t i = 0; i < makers.size(); ++i)
+    as_user(makers[i], [&] {
+      write(here / ("file" + std::to_string(i)), "x");
+      EXPECT_OK(::mkdir((here / ("directory" + std::to_string(i))).c_str(), 0755));
+    });
+  for (std::size_t i = 0; i < makers.size(); ++i)
+    for (const char* kind : {"file", "directory"}) {
+      const auto status = stat_of(here / (kind + std::to_string(i)));
+      EXPECT_EQ(status.st_uid, makers[i].uid) << kind << i;
+      EXPECT_EQ(status.st_gid, makers[i].gid) << kind << i;
+    }
+}
+
+TEST_F(Permissions, WhatTheDaemonMakesItselfIsNeverACallers) {
+  const ScratchDirectory host{"denials"};
+  std::atomic<int> denials = 0;
+  start_with([&](fusefs::MountConfig& config) {
+    config.root_mode = 0755;
+    config.on_denial = [&](std::string_view, const RelPath&, int) {
+      write(host / std::to_string(denials++), "denied");
+    };
+  });
+  const auto here = shared_in_session();
+  constexpr int kRounds = 20;
+  as_user(kAlice, [&] {
+    for (int i = 0; i < kRounds; ++i) {
+      write(here / std::to_string(i), "x");
+      EXPECT_ERRNO(EPERM, ::symlink("/etc/passwd", (here / "link").c_str()));
+    }
+  });
+  ASSERT_EQ(denials, kRounds);
+  for (int i = 0; i < kRounds; ++i) {
+    EXPECT_EQ(stat_of(here / std::to_string(i)).st_uid, kAlice.uid);
+    EXPECT_EQ(stat_of(host / std::to_string(i)).st_uid, 0u);
   }
 }
 

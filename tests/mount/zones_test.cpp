@@ -295,6 +295,16 @@ TEST_F(BoundWorkdir, WhatIsMadeIsTheCallersFromTheFirstMoment) {
   EXPECT_EQ(mode_of(project / "directory"), 02750u);
 }
 
+TEST_F(BoundWorkdir, TheBackingFolderIsTheDaemonsWhoeverCreatedBefore) {
+  EXPECT_OK(::chmod(host_.path().c_str(), 0755));
+  EXPECT_OK(::chmod((host_ / "project").c_str(), 0777));
+  as_user(kAlice, [&] { write(mount() / "workdir/file", "x"); });
+  write(outputs() / "first", "x");
+  EXPECT_EQ(stat_of(session().workspace()).st_uid, 0u);
+  EXPECT_EQ(stat_of(outputs() / "first").st_uid, 0u);
+  EXPECT_EQ(stat_of(mount() / "workdir/file").st_uid, kAlice.uid);
+}
+
 TEST_F(BoundWorkdir, AGroupThatOnlyTheCallerIsInIsEnough) {
   const auto project = host_ / "project";
   EXPECT_OK(::chmod(host_.path().c_str(), 0755));
