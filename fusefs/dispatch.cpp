@@ -410,6 +410,8 @@ void on_lseek(fuse_req_t request, fuse_ino_t id, off_t offset, int whence, fuse_
 
 void on_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*,
                         fuse_ino_t to, off_t to_offset, fuse_file_info*, std::size_t length, int) {
+  if (dispatcher_of(request).operations.kernel_copies_as_well())
+    return void(fuse_reply_err(request, ENOSYS));  // the kernel does not ask again
   answer(request,
          gated(request,
                [=](Operations& fs) {

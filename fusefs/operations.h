@@ -148,6 +148,8 @@ class Operations {
   Result<void> sync(NodeId id, bool data_only);
   Result<void> allocate(const Request& request, NodeId id, int mode, off_t offset, off_t length);
   Result<off_t> seek(NodeId id, off_t offset, int whence);
+  /// Whether the kernel copies between two files of this session as well as copy_range() could, without us.
+  bool kernel_copies_as_well() const;
   Result<std::size_t> copy_range(const Request& request, NodeId from, off_t from_offset, NodeId to,
                                  off_t to_offset, std::size_t length);
   /// A descriptor of a regular file for reading, for the control socket.
@@ -216,7 +218,9 @@ class Operations {
   Result<std::string> name_of(const Node& node);
   Result<std::pair<Entry, Opened>> open_existing(const Request& request, const Directory& directory,
                                                  const char* name, int flags, std::uint64_t unique);
-  Result<Opened> register_open(const Node& node, FileDescriptor file, int flags, std::uint64_t unique);
+  /// `file`, if given, is open on the node's inode; `known`, what is known of it.
+  Result<Opened> register_open(const Node& node, FileDescriptor file, const struct stat* known, int flags,
+                               std::uint64_t unique);
   /// The backing inode of a node, also after it lost its last name.
   Result<FileDescriptor> open_inode(const Node& node, int flags);
   Result<FileDescriptor> open_backing(const Node& node, int flags);

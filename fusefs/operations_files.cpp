@@ -45,16 +45,18 @@ Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, 
   return shared;
 }
 
-Result<Opened> Operations::register_open(const Node& node, FileDescriptor file, int flags,
-                                         std::uint64_t unique) {
+Result<Opened> Operations::register_open(const Node& node, FileDescriptor file, const struct stat* known,
+                                         int flags, std::uint64_t unique) {
   auto use = backings_.opened(node.id, flags, [&](Backings::Purpose purpose) -> Result<FileDescriptor> {
     if (purpose == Backings::Purpose::kPass) {
       // Only for its path: the kernel opens it anew for each open, as that asks for. So what is kept does not
       // count as a writer.
       auto opened = file ? Result<FileDescriptor>(std::move(file)) : open_backing(node, O_RDONLY);
+      if (!opened) return opened;
       struct stat status {};
-      if (opened && ::fstat(opened->get(), &status) != 0) return fail_errno(errno);
-      return opened && has_privileges(status) ? Result<FileDescriptor>(FileDescriptor()) : std::move(opened);
+      if (!known && ::fstat(opened->get(), &status) != 0) return fail_errno(errno);
+      if (has_privileges(known ? *known : status)) return FileDescriptor();
+      return opened;
     }
     if (file && !state_.passthrough()) return std::move(file);
     // Opened for both, whatever is asked for: later opens of the inode share this one.
@@ -86,7 +88,7 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags, st
   const auto known = request.may_have_run ? state_.file_opened_by(unique) : std::nullopt;
   if (changes) record(*node, ChangeKind::kContent);
   auto opened = known ? Result<Opened>(Opened{*known, nodes_.open_state(id).backing_id, false})
-                      : register_open(*node, {}, flags, unique);
+                      : register_open(*node, {}, nullptr, flags, unique);
   if (!opened || !(flags & O_TRUNC)) return opened;
   SetAttributes truncation;
   truncation.size = 0;
@@ -138,7 +140,8 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
     if (const auto known = state_.file_opened_by(unique))
       return std::pair{*entry, Opened{*known, nodes_.open_state(entry->id).backing_id, false}};
   auto opened =
-      node ? register_open(*node, std::move(file), flags, unique) : Result<Opened>(fail(node.error()));
+      node ? register_open(*node, std::move(file), &entry->attributes, flags, unique)
+           : Result<Opened>(fail(node.error()));
   if (!opened) {
     forget(entry->id, 1);
     return fail(opened.error());
@@ -242,6 +245,12 @@ Result<off_t> Operations::seek(NodeId id, off_t offset, int whence) {
   const off_t found = ::lseek(file->get(), offset, whence);
   if (found < 0) return fail_errno(errno);
   return found;
+}
+
+bool Operations::kernel_copies_as_well() const {
+  const auto workdir = workspace_.volume(kWorkdirVolume);
+  return state_.passthrough() && !workspace_.volume(kWorkspaceVolume)->copies_cleverly() &&
+         !(workdir && workdir->copies_cleverly());
 }
 
 Result<std::size_t> Operations::copy_range(const Request& request, NodeId from, off_t from_offset, NodeId to,

@@ -19,6 +19,9 @@ class Volume {
   int root() const { return root_.get(); }
   dev_t device() const { return device_; }
   bool uses_handles() const { return uses_handles_; }
+  /// Whether copy_file_range(2) may do better here than reading and writing: blocks shared by two files, or
+  /// copied by a server. Only of file systems known for neither it is denied.
+  bool copies_cleverly() const { return copies_cleverly_; }
 
   /// The handle of `name` in `directory` (of what `directory` is open on if empty), never following a link.
   /// In the fallback this pins the inode: every call is to be matched by an unpin().
@@ -37,6 +40,7 @@ class Volume {
   FileDescriptor root_;
   dev_t device_ = 0;
   bool uses_handles_ = true;
+  bool copies_cleverly_ = true;
   mutable Mutex mutex_;
   std::unordered_map<std::uint64_t, Pinned> pinned_ GUARDED_BY(mutex_);
 };
