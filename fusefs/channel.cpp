@@ -18,9 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Long enough to catch the next request of a program that makes one after the other, too short to matter when
-// none comes.
-constexpr std::chrono::microseconds kSpin{60};
+// A program that makes its next request as soon makes one after the other.
+constexpr std::chrono::microseconds kDense{60};
 
 // What we ask of the kernel, where it offers it.
 constexpr std::uint64_t kWanted = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES |
@@ -56,17 +55,29 @@ std::size_t total_size(std::span<const iovec> parts) {
   return size;
 }
 
-/// A short message in one piece, so that fields of it can be changed.
-template <std::size_t N>
-std::span<std::byte> gather(std::span<const iovec> parts, std::array<std::byte, N>& into) {
-  std::size_t size = 0;
-  for (const auto& part : parts) {
-    const std::size_t taken = std::min(part.iov_len, N - size);
-    std::memcpy(into.data() + size, part.iov_base, taken);
-    size += taken;
+/// A short message in one piece, so that fields of it can be changed; and the kernel, which maps the memory of
+/// every piece on its own, takes it faster. It lies within one page.
+class ShortMessage {
+ public:
+  static constexpr std::size_t kMaxSize = 512;
+
+  explicit ShortMessage(std::span<const iovec> parts) {
+    for (const auto& part : parts) {
+      const std::size_t taken = std::min(part.iov_len, kMaxSize - size_);
+      std::memcpy(bytes_.data() + size_, part.iov_base, taken);
+      size_ += taken;
+    }
   }
-  return {into.data(), size};
-}
+  /// Adds zeros up to this size.
+  void extend(std::size_t size) { size_ = std::min(size, kMaxSize); }
+  std::byte* data() { return bytes_.data(); }
+  std::size_t size() const { return size_; }
+  ssize_t send(int device) const { return ::write(device, bytes_.data(), size_); }
+
+ private:
+  alignas(kMaxSize) std::array<std::byte, kMaxSize> bytes_{};
+  std::size_t size_ = 0;
+};
 
 }  // namespace
 
@@ -111,7 +122,8 @@ ssize_t Channel::read(std::span<std::byte> buffer) {
     current() = {reinterpret_cast<const fuse_in_header*>(buffer.data()), init.size(), Clock::now(), 0};
     return static_cast<ssize_t>(init.size());
   }
-  const ssize_t size = read_device(buffer);
+  bool slept = false;
+  const ssize_t size = read_device(buffer, slept);
   const int error = errno;
   if (size < 0) {
     if (error == ENODEV || stopped_)
@@ -123,42 +135,38 @@ ssize_t Channel::read(std::span<std::byte> buffer) {
   }
   const auto* header = reinterpret_cast<const fuse_in_header*>(buffer.data());
   thread_local CpuFollower follower;
-  follower.follow(header->pid);
-  const auto now = Clock::now();
-  companion_.follow(header->pid, now);
+  if (slept) follower.follow(header->pid);
   if (turn_.leave(may_take_long(header->opcode))) need_thread_();
-  current() = {header, static_cast<std::size_t>(size), now, 0};
+  current() = {header, static_cast<std::size_t>(size), Clock::now(), 0};
   if (header->opcode != FUSE_STATFS)  // df(1) and monitors ask all mounts alike
     last_used_.store(now_seconds(), std::memory_order_relaxed);
   if (header->opcode == FUSE_INIT) state_.record_init(buffer.first(static_cast<std::size_t>(size)));
   return size;
 }
 
-ssize_t Channel::read_device(std::span<std::byte> buffer) {
-  for (auto give_up = Clock::now() + kSpin;;) {
-    const ssize_t size = ::read(device_, buffer.data(), buffer.size());
-    if (size >= 0 || errno != EAGAIN) return size;
-    if (stopped_) {
-      errno = EINTR;
-      return -1;
+ssize_t Channel::read_device(std::span<std::byte> buffer, bool& slept) {
+  const auto read = [&] { return ::read(device_, buffer.data(), buffer.size()); };
+  ssize_t size = read();
+  if (size >= 0 || errno != EAGAIN) return size;
+  const auto since = Clock::now();
+  for (; size < 0 && errno == EAGAIN && !stopped_; size = read()) {
+    // While requests come one after the other the next is waited for awake; the program that makes them may
+    // share this processor. When it has other things to do, we must not be in its way.
+    if (dense_ && Clock::now() - since < kDense) {
+      ::sched_yield();
+    } else {
+      wait_for_request();
+      slept = true;
     }
-    if (Clock::now() < give_up) {
-      ::sched_yield();  // to the program that makes the requests, if it waits for this processor
-      continue;
-    }
-    turn_.rest();
-    if (!wait_for_request()) {
-      errno = EINTR;
-      return -1;
-    }
-    give_up = Clock::now() + kSpin;
   }
+  dense_ = Clock::now() - since < kDense;
+  if (size < 0 && stopped_) errno = EINTR;
+  return size;
 }
 
-bool Channel::wait_for_request() {
+void Channel::wait_for_request() {
   pollfd waits[] = {{device_, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
   ::poll(waits, 2, -1);
-  return !stopped_;
 }
 
 // -- Writing
@@ -175,16 +183,18 @@ ssize_t Channel::write(std::span<const iovec> parts) {
     fault_point("reply");
     if (request.backing_id && out.error == 0) return answer_open(parts, request.backing_id);
   }
+  if (total_size(parts) <= ShortMessage::kMaxSize) return ShortMessage(parts).send(device_);
   return ::writev(device_, parts.data(), static_cast<int>(parts.size()));
 }
 
 ssize_t Channel::answer_init(std::span<const iovec> parts) {
   const auto& offer = current().body<fuse_init_in>();
-  std::array<std::byte, 256> bytes{};
-  auto message = gather(parts, bytes);
+  ShortMessage message(parts);
+  const std::size_t whole = sizeof(fuse_out_header) + sizeof(fuse_init_out);
   auto& header = *reinterpret_cast<fuse_out_header*>(message.data());
   auto& reply = *reinterpret_cast<fuse_init_out*>(message.data() + sizeof(fuse_out_header));
   if (header.error == 0) {
+    message.extend(whole);
     const bool extended = offer.flags & FUSE_INIT_EXT;
     const std::uint64_t offered = offer.flags | (extended ? std::uint64_t{offer.flags2} << 32 : 0);
     std::uint64_t chosen = offered & kWanted;
@@ -198,14 +208,13 @@ ssize_t Channel::answer_init(std::span<const iovec> parts) {
     const std::uint32_t stack_depth = passthrough ? 1 : 0;
     std::memcpy(reinterpret_cast<std::byte*>(&reply) + protocol::kMaxStackDepthOffset, &stack_depth,
                 sizeof stack_depth);
-    header.len = sizeof(fuse_out_header) + sizeof(fuse_init_out);
-    message = {bytes.data(), header.len};
+    header.len = whole;
     state_.set_protocol(offer.minor, passthrough, chosen & protocol::kHasResend);
   }
   const bool ok = header.error == 0;
   ssize_t written = static_cast<ssize_t>(total_size(parts));
   if (!replaying_) {
-    const ssize_t sent = ::write(device_, message.data(), message.size());
+    const ssize_t sent = message.send(device_);
     if (sent < 0) written = sent;
   }
   if (ok) ready_();
@@ -219,12 +228,11 @@ ssize_t Channel::answer_init(std::span<const iovec> parts) {
 }
 
 ssize_t Channel::answer_open(std::span<const iovec> parts, std::int32_t backing_id) {
-  std::array<std::byte, 512> bytes{};
-  auto message = gather(parts, bytes);
+  ShortMessage message(parts);
   auto& reply = *reinterpret_cast<fuse_open_out*>(message.data() + message.size() - sizeof(fuse_open_out));
   reply.open_flags |= protocol::kOpenPassthrough;
   std::memcpy(&reply.padding, &backing_id, sizeof backing_id);
-  return ::write(device_, message.data(), message.size());
+  return message.send(device_);
 }
 
 }  // namespace okcvm::fusefs

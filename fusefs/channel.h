@@ -8,7 +8,6 @@
 #include <functional>
 #include <span>
 
-#include "fusefs/client_companion.h"
 #include "fusefs/protocol.h"
 #include "fusefs/reader_turn.h"
 #include "fusefs/session_state.h"
@@ -56,8 +55,9 @@ class Channel {
   }
 
  private:
-  ssize_t read_device(std::span<std::byte> buffer);
-  bool wait_for_request();
+  /// read(2); `slept` is set when it had to be waited for asleep.
+  ssize_t read_device(std::span<std::byte> buffer, bool& slept);
+  void wait_for_request();
   ssize_t answer_init(std::span<const iovec> parts);
   ssize_t answer_open(std::span<const iovec> parts, std::int32_t backing_id);
 
@@ -68,7 +68,7 @@ class Channel {
   std::function<void()> need_thread_;
   FileDescriptor wake_;  // eventfd(2)
   ReaderTurn turn_;
-  ClientCompanion companion_;  // used by whoever has the turn
+  bool dense_ = false;  // the last request came soon; used by whoever has the turn
   std::atomic<bool> replay_;
   std::atomic<bool> replaying_{false};
   std::atomic<bool> stopped_{false};

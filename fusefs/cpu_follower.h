@@ -7,14 +7,15 @@
 namespace okcvm::fusefs {
 
 /// Keeps a thread that serves requests on the processor of the program that makes them, as long as that is
-/// one program making one request after the other. Each then waits for the other, so they share a processor
-/// without loss, and no idle processor must be woken twice a request, which costs more than the request
-/// itself (in a virtual machine several times as much). Not thread-safe: one for each serving thread.
+/// one program that makes one now and then. Each waits for the other, so they share a processor without loss,
+/// and no idle processor must be woken for a request, which costs several times the request itself. Not
+/// thread-safe: one for each serving thread.
 class CpuFollower {
  public:
   CpuFollower();
 
-  /// Called with each request's process id. 0 is the kernel's own doing, a RELEASE for one, and says nothing.
+  /// Called with the process id of each request that the thread had to be woken for. 0 is the kernel's own
+  /// doing, a RELEASE for one, and says nothing.
   void follow(std::uint32_t pid);
 
  private:
