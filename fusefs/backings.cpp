@@ -35,8 +35,7 @@ void Backings::settle() {
   for (std::int32_t id = last + 1; id <= last + kMostLost; ++id) close(id);
   for (const auto& [id, backing_id] : backings) {
     if (nodes_.open_state(id).opens) continue;
-    const auto node = nodes_.find(id);
-    if (node && !node->dead && kept_.size() < kMostKept && kept_in_all < kMostKeptInAll)
+    if (may_be_kept(id) && kept_.size() < kMostKept && kept_in_all < kMostKeptInAll)
       keep(id);
     else
       give_back(id, backing_id);
@@ -49,23 +48,57 @@ void Backings::keep(NodeId id) {
   ++kept_in_all;
 }
 
-Result<Backings::Use> Backings::opened(NodeId id, int flags,
-                                       const std::function<Result<FileDescriptor>(Purpose)>& open_file) {
-  MutexLock lock(mutex_);
+/// Marks an inode as being opened for the first time; others that open it wait for the end.
+class Backings::Opening {
+ public:
+  Opening(Backings& owner, NodeId id) : owner_(owner), id_(id) {}
+  ~Opening() {
+    {
+      MutexLock lock(owner_.mutex_);
+      owner_.opening_.erase(id_.value);
+    }
+    owner_.opening_ended_.notify_all();
+  }
+  Opening(const Opening&) = delete;
+  Opening& operator=(const Opening&) = delete;
+
+ private:
+  Backings& owner_;
+  NodeId id_;
+};
+
+Result<Backings::Use> Backings::opened(NodeId id, int flags, const OpenFile& open_file) {
+  bool may_pass = false;
+  {
+    MutexLock lock(mutex_);
+    while (opening_.contains(id.value)) opening_ended_.wait(mutex_);
+    if (auto use = open_another(id, flags)) return std::move(*use);
+    may_pass = passthrough_ && nodes_.open_state(id).opens == 0;
+    opening_.insert(id.value);
+  }
+  const Opening opening(*this, id);
+  return open_first(id, flags, open_file, may_pass);
+}
+
+std::optional<Backings::Use> Backings::open_another(NodeId id, int flags) {
   const OpenState before = nodes_.open_state(id);
   if (before.backing_id) {
     not_kept_any_more(id);
     nodes_.opened(id, flags);
     return Use{before.backing_id, nullptr};
   }
-  if (const auto held = files_.find(id.value); before.opens && held != files_.end()) {
-    nodes_.opened(id, flags);
-    return Use{0, held->second};
-  }
-  if (passthrough_ && !before.opens) {
+  const auto held = files_.find(id.value);
+  if (!before.opens || held == files_.end()) return std::nullopt;
+  nodes_.opened(id, flags);
+  return Use{0, held->second};
+}
+
+Result<Backings::Use> Backings::open_first(NodeId id, int flags, const OpenFile& open_file, bool may_pass) {
+  if (may_pass) {
     auto passed = open_file(Purpose::kPass);
     if (!passed) return fail(passed.error());
     // Where the kernel will not have this file (stacked file systems), reads and writes come to us.
+    MutexLock lock(mutex_);  // ids are noted in the order in which they are made
     const protocol::BackingMap map{passed->get(), 0, 0};
     const int backing_id =
         *passed ? with_faults("backing.open", [&] { return ::ioctl(device_, protocol::kBackingOpen, &map); })
@@ -82,12 +115,18 @@ Result<Backings::Use> Backings::opened(NodeId id, int flags,
   auto served = open_file(Purpose::kServe);
   if (!served) return fail(served.error());
   auto held = std::make_shared<FileDescriptor>(std::move(*served));
+  MutexLock lock(mutex_);
   files_[id.value] = held;
   nodes_.opened(id, flags);
   return Use{0, held};
 }
 
-void Backings::closed(NodeId id, int flags, bool may_be_kept) {
+bool Backings::may_be_kept(NodeId id) const {
+  const auto node = nodes_.find(id);
+  return node && !node->dead && !rule_of(node->zone).changes_underneath;
+}
+
+void Backings::closed(NodeId id, int flags) {
   std::shared_ptr<FileDescriptor> last;  // closed after the lock is released
   MutexLock lock(mutex_);
   const OpenState state = nodes_.closed(id, flags);
@@ -97,7 +136,7 @@ void Backings::closed(NodeId id, int flags, bool may_be_kept) {
     files_.erase(found);
   }
   if (!state.backing_id) return;
-  if (!may_be_kept) return drop_unused_locked(id);
+  if (!may_be_kept(id)) return drop_unused_locked(id);
   keep(id);
   if (kept_in_all > kMostKeptInAll || kept_.size() > kMostKept) drop_unused_locked(kept_.front());
 }

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <condition_variable>
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "fusefs/node_table.h"
 #include "fusefs/session_state.h"
@@ -39,11 +42,10 @@ class Backings {
     kServe,  // to be read and written from here
   };
   /// Counts an open with open(2)'s `flags`. `open_file` is called when the inode's backing file is not at
-  /// hand.
-  Result<Use> opened(NodeId id, int flags, const std::function<Result<FileDescriptor>(Purpose)>& open_file)
-      EXCLUDES(mutex_);
-  /// Counts a close; unless it `may_be_kept`, the backing id is given back at once.
-  void closed(NodeId id, int flags, bool may_be_kept) EXCLUDES(mutex_);
+  /// hand; while it waits, only opens of the same inode wait with it.
+  using OpenFile = std::function<Result<FileDescriptor>(Purpose)>;
+  Result<Use> opened(NodeId id, int flags, const OpenFile& open_file) EXCLUDES(mutex_);
+  void closed(NodeId id, int flags) EXCLUDES(mutex_);
 
   /// The file of an inode that is open without passthrough; null if there is none.
   std::shared_ptr<FileDescriptor> file(NodeId id) const EXCLUDES(mutex_);
@@ -58,6 +60,11 @@ class Backings {
   static constexpr std::size_t kMostKept = 8192;
   static constexpr std::size_t kMostKeptInAll = 65'536;  // by all sessions of this process
   static constexpr std::int32_t kMostLost = 16;          // by daemons that died one after the other
+  class Opening;
+  std::optional<Use> open_another(NodeId id, int flags) REQUIRES(mutex_);
+  Result<Use> open_first(NodeId id, int flags, const OpenFile& open_file, bool may_pass) EXCLUDES(mutex_);
+  /// Whether it may stay open unused: where the host may remove a file, its space must not stay taken.
+  bool may_be_kept(NodeId id) const;
   void drop_unused_locked(NodeId id) REQUIRES(mutex_);
   void keep(NodeId id) REQUIRES(mutex_);
   void not_kept_any_more(NodeId id) REQUIRES(mutex_);
@@ -72,6 +79,8 @@ class Backings {
   bool passthrough_ = false;
   mutable Mutex mutex_;
   std::unordered_map<std::uint64_t, std::shared_ptr<FileDescriptor>> files_ GUARDED_BY(mutex_);
+  std::unordered_set<std::uint64_t> opening_ GUARDED_BY(mutex_);  // their files are being opened
+  std::condition_variable_any opening_ended_;
   std::list<NodeId> kept_ GUARDED_BY(mutex_);  // unused backing ids, longest unused first
   std::unordered_map<std::uint64_t, std::list<NodeId>::iterator> kept_at_ GUARDED_BY(mutex_);
 };

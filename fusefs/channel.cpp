@@ -55,8 +55,8 @@ std::size_t total_size(std::span<const iovec> parts) {
   return size;
 }
 
-/// A short message in one piece, so that fields of it can be changed; and the kernel, which maps the memory of
-/// every piece on its own, takes it faster. It lies within one page.
+/// A short message in one piece, so that fields of it can be changed; and the kernel, which maps the memory
+/// of every piece on its own, takes it faster. It lies within one page.
 class ShortMessage {
  public:
   static constexpr std::size_t kMaxSize = 512;

@@ -67,7 +67,7 @@ Result<Opened> Operations::register_open(const Node& node, FileDescriptor file, 
   if (!use) return fail(use.error());
   auto id = state_.add_file({node.id, flags}, unique);
   if (!id) {
-    backings_.closed(node.id, flags, false);
+    backings_.closed(node.id, flags);
     return fail(id.error());
   }
   Opened opened;
@@ -139,9 +139,8 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   if (node && request.may_have_run)
     if (const auto known = state_.file_opened_by(unique))
       return std::pair{*entry, Opened{*known, nodes_.open_state(entry->id).backing_id, false}};
-  auto opened =
-      node ? register_open(*node, std::move(file), &entry->attributes, flags, unique)
-           : Result<Opened>(fail(node.error()));
+  auto opened = node ? register_open(*node, std::move(file), &entry->attributes, flags, unique)
+                     : Result<Opened>(fail(node.error()));
   if (!opened) {
     forget(entry->id, 1);
     return fail(opened.error());
@@ -153,10 +152,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
 void Operations::release(FileId id) {
   const auto file = state_.remove_file(id);
   if (!file) return;
-  auto node = nodes_.find(file->node);
-  // Where the host may remove the file, its space must not stay taken.
-  const bool keep = node && !node->dead && !rule_of(node->zone).changes_underneath;
-  backings_.closed(file->node, file->flags, keep);
+  backings_.closed(file->node, file->flags);
 }
 
 // -- Data

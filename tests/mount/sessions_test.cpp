@@ -5,9 +5,13 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <thread>
+#include <vector>
 
 #include "tests/support/mounted_session.h"
 
@@ -183,6 +187,49 @@ TEST_F(Sessions, TheMountOfADeadDaemonIsDetached) {
               ElementsAre("okcvm-dead"));
   EXPECT_EQ(count_in(root), 0);
   EXPECT_THAT(list(outputs()), ElementsAre());
+}
+
+/// A file whose opening waits: somebody has a lease on it (fcntl(2), F_SETLEASE) and takes his time.
+class LeasedFile {
+ public:
+  explicit LeasedFile(const fs::path& path) : file_(open_file(path, O_RDONLY)) {
+    std::signal(SIGIO, SIG_IGN);
+    // The last RELEASE of the file comes after its close.
+    while (::fcntl(file_.get(), F_SETLEASE, F_WRLCK) != 0 && errno == EAGAIN) std::this_thread::yield();
+  }
+  void wait_for_an_open() const {
+    while (::fcntl(file_.get(), F_GETLEASE) == F_WRLCK) std::this_thread::yield();
+  }
+  void release() const { EXPECT_OK(::fcntl(file_.get(), F_SETLEASE, F_UNLCK)); }
+
+ private:
+  FileDescriptor file_;
+};
+
+TEST_F(Sessions, AStuckRequestStopsNoOther) {
+  write(outputs() / "leased", "x");
+  write(outputs() / "other", "y");
+  EXPECT_OK(::chmod((outputs() / "leased").c_str(), 04755));  // such a file is opened anew each time
+  const LeasedFile leased(session().workspace() / "outputs/leased");
+  std::atomic<int> opened = 0;
+  std::vector<std::thread> stuck;
+  for (int i = 0; i < 3; ++i)
+    stuck.emplace_back([&] {
+      EXPECT_EQ(read(outputs() / "leased"), "x");
+      ++opened;
+    });
+  leased.wait_for_an_open();
+  for (int i = 0; i < 50; ++i) {
+    const auto name = std::to_string(i);
+    write(outputs() / name, name);
+    EXPECT_EQ(read(outputs() / "other"), "y");
+    EXPECT_OK(::rename((outputs() / name).c_str(), (outputs() / ("r" + name)).c_str()));
+    EXPECT_OK(::unlink((outputs() / ("r" + name)).c_str()));
+  }
+  EXPECT_EQ(opened, 0);
+  leased.release();
+  for (auto& thread : stuck) thread.join();
+  EXPECT_EQ(opened, 3);
 }
 
 TEST_F(Sessions, RequestsAreCounted) {
