@@ -294,9 +294,11 @@ void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t o
                  const auto visit = [&](const ListedName& row) {
                    if (!reply.fits_with_inode(row)) return false;
                    const std::string_view name(row.name);
-                   auto entry = name == "." || name == ".." ? Result<Entry>()
-                                : directory                 ? fs.look_up_in(**directory, row.name)
-                                                            : fs.look_up(node(id), row.name);
+                   const bool needless =
+                       name == "." || name == ".." || (directory && fs.is_told(**directory, row));
+                   auto entry = needless    ? Result<Entry>()
+                                : directory ? fs.look_up_in(**directory, row.name)
+                                            : fs.look_up(node(id), row.name);
                    reply.add_with_inode(row, entry.value_or(Entry{}));
                    return true;
                  };

@@ -202,6 +202,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   auto slot = take_slot();
   if (!slot) return fail(slot.error());
   NodeRecord& row = record(*slot);
+  set_told(*slot, false);
   row.lookups = 1;
   row.inode = found.key.inode;
   row.volume = found.key.volume;
@@ -254,6 +255,7 @@ void NodeTable::moved(const InodeKey& key, NodeId parent, Zone zone, std::string
   if (!slot) return;
   NodeRecord& row = record(*slot);
   place(row, parent, name);
+  set_told(*slot, false);  // its change time moves
   if (row.zone == zone) return;
   row.zone = zone;
   if (row.type != S_IFDIR >> 12) return;
@@ -278,6 +280,31 @@ void NodeTable::unlinked(const InodeKey& key, NodeId parent, std::string_view na
 void NodeTable::distrust_all() {
   MutexLock lock(mutex_);
   header_of(region_).trust = ++trust_;
+  told_.clear();
+}
+
+void NodeTable::set_told(std::uint32_t slot, bool told) {
+  if (slot >= told_.size()) {
+    if (!told) return;
+    told_.resize(next_slot_);
+  }
+  told_[slot] = told;
+}
+
+OpenState NodeTable::told(NodeId id) {
+  MutexLock lock(mutex_);
+  const NodeRecord* row = live_record(id);
+  if (!row) return {};
+  set_told(id.slot(), row->opens == 0);
+  return open_state_of(*row);
+}
+
+bool NodeTable::is_told(const InodeKey& key, NodeId parent, std::string_view name) const {
+  MutexLock lock(mutex_);
+  const auto slot = index_find(key);
+  if (!slot || *slot >= told_.size() || !told_[*slot]) return false;
+  const NodeRecord& row = record(*slot);
+  return row.parent == parent.value && std::string_view(row.name.data(), row.name_size) == name;
 }
 
 OpenState NodeTable::open_state(NodeId id) const {
@@ -290,6 +317,7 @@ OpenState NodeTable::opened(NodeId id, int flags) {
   MutexLock lock(mutex_);
   NodeRecord* row = live_record(id);
   if (!row) return {};
+  set_told(id.slot(), false);
   ++row->opens;
   const int access = flags & O_ACCMODE;
   if (access == O_RDWR) ++row->mappers;

@@ -100,6 +100,13 @@ class NodeTable {
   /// `outputs/a`, but 0 for a skill's own directory. Nothing if the chain of parents is broken.
   std::optional<std::size_t> depth(NodeId id) const EXCLUDES(mutex_);
 
+  // -- What the kernel was told ----------------------------------------------------------------------------
+  /// Notes that the kernel has this inode's attributes, unless it is open: then they may change without a
+  /// word. Answers how it is open.
+  OpenState told(NodeId id) EXCLUDES(mutex_);
+  /// Whether the kernel should still have the attributes of what it knows by this name. Only a hint.
+  bool is_told(const InodeKey& key, NodeId parent, std::string_view name) const EXCLUDES(mutex_);
+
   std::uint64_t size() const EXCLUDES(mutex_);
 
  private:
@@ -115,6 +122,7 @@ class NodeTable {
   void index_erase(std::uint32_t slot) REQUIRES(mutex_);
   void grow_index() REQUIRES(mutex_);
   std::vector<NodeId> all_ids() const REQUIRES(mutex_);
+  void set_told(std::uint32_t slot, bool told) REQUIRES(mutex_);
   bool is_below(NodeId id, NodeId ancestor) const REQUIRES(mutex_);
   void place(NodeRecord& record, NodeId parent, std::string_view name) REQUIRES(mutex_);
 
@@ -123,6 +131,7 @@ class NodeTable {
   std::vector<std::uint32_t> index_ GUARDED_BY(mutex_);  // open addressing over slots; 0 is empty
   std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint32_t> writing_ GUARDED_BY(mutex_);
+  std::vector<bool> told_ GUARDED_BY(mutex_);  // by slot
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = kFirstFreeSlot;
   std::uint32_t trust_ GUARDED_BY(mutex_) = 1;
   std::uint64_t live_ GUARDED_BY(mutex_) = 0;

@@ -98,6 +98,8 @@ class Operations {
   Result<Entry> look_up(NodeId parent, const char* name);
   /// As look_up, where the name has just been listed in an open directory, or made and is still `opened`.
   Result<Entry> look_up_in(const Directory& directory, const char* name, int opened = -1);
+  /// Whether the kernel should have this row of a directory's listing already, with its attributes.
+  bool is_told(const Directory& directory, const ListedName& row) const;
   void forget(NodeId id, std::uint64_t count);
   /// The node that the kernel knows by this very name, if what stands there now seems to be the same inode.
   std::optional<NodeId> known_at(NodeId parent, const char* name);

@@ -55,9 +55,12 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
   const double seconds = rule.changes_underneath ? kSharedSeconds : kManagedSeconds;
   if (node.dead) status.st_nlink = 0;  // but for a hidden name (orphans.h)
   Entry entry{node.id, status, seconds, seconds};
+  if (!S_ISREG(status.st_mode)) return entry;
+  // What is done to a file under one name changes its attributes under the others.
+  const OpenState open = status.st_nlink == 1 ? nodes_.told(node.id) : nodes_.open_state(node.id);
   // Stores through a shared mapping change the times of a file without a word to us or to the kernel's own
   // idea of it; writes by call do not.
-  if (S_ISREG(status.st_mode) && nodes_.open_state(node.id).mappers) entry.attributes_seconds = 0;
+  if (open.mappers) entry.attributes_seconds = 0;
   return entry;
 }
 
@@ -186,6 +189,11 @@ Result<Entry> Operations::look_up_in(const Directory& directory, const char* nam
   if (!reference) return fail(reference.error());
   node.id = reference->id;
   return entry_of(node, status);
+}
+
+bool Operations::is_told(const Directory& directory, const ListedName& row) const {
+  const InodeKey key{directory.volume, shown_inode(directory.volume, row.inode)};  // as it was before
+  return !rule_of(directory.zone).changes_underneath && nodes_.is_told(key, directory.id, row.name);
 }
 
 void Operations::forget(NodeId id, std::uint64_t count) {

@@ -120,6 +120,41 @@ TEST_F(Directories, ListingsFollowEveryChangeAtOnce) {
   EXPECT_THAT(list(here), ElementsAre("d", "e"));
 }
 
+/// A listing that changed by one name: what the kernel has of the others it keeps, and what became of them
+/// meanwhile shows.
+TEST_F(Directories, ListedAgainAllAttributesAreRight) {
+  expect_as_native([](const fs::path& here, std::ostream& log) {
+    constexpr int kFiles = 300;
+    const auto look = [&] {
+      log << list(here).size() << ":";
+      for (int i = 0; i < kFiles; ++i) {
+        struct stat status {};
+        const bool there = ::lstat((here / std::to_string(i)).c_str(), &status) == 0;
+        if (there)
+          log << " " << status.st_size << "/" << std::oct << status.st_mode << std::dec << "/"
+              << status.st_nlink;
+        log << (there ? "" : " -");
+      }
+      log << "\n";
+    };
+    for (int i = 0; i < kFiles; ++i) write(here / std::to_string(i), std::string(i, 'x'));
+    look();
+    write(here / "another", "x");
+    look();
+    write(here / "7", "longer than before");
+    EXPECT_OK(::truncate((here / "8").c_str(), 88));
+    EXPECT_OK(::chmod((here / "9").c_str(), 0600));
+    EXPECT_OK(::link((here / "10").c_str(), (here / "ten").c_str()));
+    EXPECT_OK(::rename((here / "11").c_str(), (here / "12").c_str()));
+    EXPECT_OK(::unlink((here / "13").c_str()));
+    EXPECT_OK(::symlink("14", (here / "link").c_str()));
+    look();
+    EXPECT_OK(::unlink((here / "ten").c_str()));
+    write(here / "13", "again");
+    look();
+  });
+}
+
 TEST_F(Directories, AListingUnderChangesMissesNothingThatStays) {
   constexpr int kStay = 3000;
   const auto here = filled(kStay);
