@@ -79,6 +79,25 @@ class ShortMessage {
   std::size_t size_ = 0;
 };
 
+/// Gives the processor to others between two looks at the device. When nobody takes it, the next looks follow
+/// each other at once.
+class Yielder {
+ public:
+  void operator()() {
+    if (looks_without_ > 0) {
+      --looks_without_;
+      return;
+    }
+    const auto before = Clock::now();
+    ::sched_yield();
+    if (Clock::now() - before < kNobodyTookIt) looks_without_ = 4;
+  }
+
+ private:
+  static constexpr std::chrono::nanoseconds kNobodyTookIt{2500};
+  int looks_without_ = 0;
+};
+
 }  // namespace
 
 Channel::Channel(int device, SessionState& state, bool allow_passthrough, bool replay,
@@ -149,11 +168,12 @@ ssize_t Channel::read_device(std::span<std::byte> buffer, bool& slept) {
   ssize_t size = read();
   if (size >= 0 || errno != EAGAIN) return size;
   const auto since = Clock::now();
+  Yielder yield;
   for (; size < 0 && errno == EAGAIN && !stopped_; size = read()) {
     // While requests come one after the other the next is waited for awake; the program that makes them may
     // share this processor. When it has other things to do, we must not be in its way.
     if (dense_ && Clock::now() - since < kDense) {
-      ::sched_yield();
+      yield();
     } else {
       wait_for_request();
       slept = true;
