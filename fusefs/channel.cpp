@@ -154,7 +154,7 @@ ssize_t Channel::read(std::span<std::byte> buffer) {
   }
   const auto* header = reinterpret_cast<const fuse_in_header*>(buffer.data());
   thread_local CpuFollower follower;
-  if (slept) follower.follow(header->pid);
+  follower.follow(header->pid, slept);
   if (turn_.leave(may_take_long(header->opcode))) need_thread_();
   current() = {header, static_cast<std::size_t>(size), Clock::now(), 0};
   if (header->opcode != FUSE_STATFS)  // df(1) and monitors ask all mounts alike

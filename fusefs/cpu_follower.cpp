@@ -46,20 +46,24 @@ CpuFollower::CpuFollower() {
   stay_on(-1);  // a thread starts with the place of the one that made it
 }
 
-void CpuFollower::follow(std::uint32_t pid) {
+void CpuFollower::follow(std::uint32_t pid, bool slept) {
   if (!pid) return;
   if (pid == pid_) {
     strangers_ = 0;
-    if (++streak_ == kFirstLook || streak_ % kLookEvery == 0) look();
+    if (slept) next_look_ = std::min(next_look_, streak_ + kFirstLook);
+    if (++streak_ >= next_look_) look();
     return;
   }
   pid_ = pid;
   streak_ = 0;
+  next_look_ = kFirstLook;
+  pause_ = kShortestPause;
   status_.reset();
-  if (++strangers_ == kLookEvery && cpu_ >= 0) stay_on(-1);
+  if (++strangers_ == kShortestPause && cpu_ >= 0) stay_on(-1);
 }
 
 void CpuFollower::look() {
+  next_look_ = streak_ + pause_;
   if (!status_) {
     char path[32];
     std::snprintf(path, sizeof path, "/proc/%u/stat", pid_);
@@ -67,7 +71,9 @@ void CpuFollower::look() {
     if (!status_) return;
   }
   const int cpu = processor_of(status_.get());
-  if (cpu >= 0 && cpu != cpu_) stay_on(cpu);
+  if (cpu < 0 || cpu == cpu_) return;
+  stay_on(cpu);
+  pause_ = std::min(2 * pause_, kLongestPause);
 }
 
 void CpuFollower::stay_on(int cpu) {

@@ -7,29 +7,32 @@
 namespace okcvm::fusefs {
 
 /// Keeps a thread that serves requests on the processor of the program that makes them, as long as that is
-/// one program that makes one now and then. Each waits for the other, so they share a processor without loss,
-/// and no idle processor must be woken for a request, which costs several times the request itself. Not
-/// thread-safe: one for each serving thread.
+/// one program. Each waits for the other, so they share a processor without loss, and no idle processor must
+/// be woken for a request, which costs several times the request itself. A program that the scheduler keeps
+/// moving away is followed ever more seldom. Not thread-safe: one for each serving thread.
 class CpuFollower {
  public:
   CpuFollower();
 
-  /// Called with the process id of each request that the thread had to be woken for. 0 is the kernel's own
-  /// doing, a RELEASE for one, and says nothing.
-  void follow(std::uint32_t pid);
+  /// Called with each request's process id, and whether the thread had to be woken for it. 0 is the kernel's
+  /// own doing, a RELEASE for one, and says nothing.
+  void follow(std::uint32_t pid, bool slept);
 
  private:
   void look();
   void stay_on(int cpu);
 
-  static constexpr std::uint32_t kFirstLook = 4;   // requests in a row before it is worth a look
-  static constexpr std::uint32_t kLookEvery = 64;  // the scheduler may move the program
+  static constexpr std::uint32_t kFirstLook = 4;  // requests in a row before it is worth a look
+  static constexpr std::uint32_t kShortestPause = 64;
+  static constexpr std::uint32_t kLongestPause = 8192;
 
   std::uint32_t pid_ = 0;
   std::uint32_t streak_ = 0;
-  std::uint32_t strangers_ = 0;  // requests in which no program kept on
-  int cpu_ = -1;                 // -1: anywhere
-  FileDescriptor status_;        // /proc/<pid>/stat
+  std::uint32_t next_look_ = kFirstLook;
+  std::uint32_t pause_ = kShortestPause;  // between two looks
+  std::uint32_t strangers_ = 0;           // requests in which no program kept on
+  int cpu_ = -1;                          // -1: anywhere
+  FileDescriptor status_;                 // /proc/<pid>/stat
 };
 
 }  // namespace okcvm::fusefs

@@ -9,8 +9,9 @@ namespace okcvm::fusefs {
 
 /// Lets one thread at a time wait for requests, so that a request wakes nobody needlessly: the thread that
 /// read it usually comes back for the next one before another could have been woken. One of the others looks
-/// from time to time, ever less often while all goes well, whether the reader is stuck in a slow request, and
-/// then takes its place. A thread that was not needed for a while is told to end. Thread-safe.
+/// from time to time, less often while all goes well and ever less while nothing happens, whether the reader
+/// is stuck in a slow request, and then takes its place. A thread that was not needed for a while is told to
+/// end. Thread-safe.
 class ReaderTurn {
  public:
   /// Waits for the turn; false when stopped, or when this thread was not needed for a while.
@@ -30,6 +31,7 @@ class ReaderTurn {
   std::uint64_t requests_ = 0;
   int waiting_ = 0;
   bool watched_ = false;  // one of those who wait looks after the reader
+  bool drowsy_ = false;   // and, as nothing happened for a while, seldom
   bool stopped_ = false;
 };
 
