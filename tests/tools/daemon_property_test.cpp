@@ -204,7 +204,7 @@ TEST_F(DaemonProperty, LeavesNothingBehindAfterManySessions) {
   // would show in every round.
   constexpr long kSettled = 256;  // KiB
   long grown = 0;
-  for (int rounds = 0; rounds == 0 || (rounds < 6 && grown >= kSettled && !kIsSanitized); ++rounds) {
+  for (int rounds = 0; rounds == 0 || (rounds < 12 && grown >= kSettled && !kIsSanitized); ++rounds) {
     const long before = anonymous_memory(pid);
     round();
     grown = anonymous_memory(pid) - before;
