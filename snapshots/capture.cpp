@@ -135,6 +135,7 @@ Result<void> Capture::list_whole(Node& node, int fd, std::vector<DiskRow> rows, 
   if (!identity) return unreadable(identity.error(), path);
   if (trust_.index) trust_.index->saw_folder(path, *identity);
   std::vector<std::string> names;
+  names.reserve(rows.size());
   for (auto& row : rows) names.push_back(std::move(row.name));
   std::sort(names.begin(), names.end());
   std::vector<Node*> gone;

@@ -165,7 +165,7 @@ std::optional<std::string> QueryFields::text(std::string_view name) {
 bool QueryFields::flag(std::string_view name, bool otherwise) {
   const auto value = text(name);
   if (!value) return otherwise;
-  if (*value == "" || *value == "1" || *value == "true") return true;
+  if (value->empty() || *value == "1" || *value == "true") return true;
   if (*value == "0" || *value == "false") return false;
   return refuse(name, "true or false is needed"), otherwise;
 }

@@ -129,7 +129,7 @@ class DirectorySink final : public BodySink {
 /// What If-Match and If-None-Match ask for, as a check at the moment of replacement. errno ECANCELED:
 /// answered as 412.
 std::function<Result<void>(const fusefs::FileInfo*)> condition_of(const Request& request,
-                                                                  std::shared_ptr<bool> existed) {
+                                                                  const std::shared_ptr<bool>& existed) {
   return [match = std::string(request.header("if-match")),
           none_match = std::string(request.header("if-none-match")),
           existed](const fusefs::FileInfo* there) -> Result<void> {

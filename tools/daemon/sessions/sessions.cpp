@@ -88,6 +88,7 @@ std::vector<SessionPointer> Sessions::list(const Peer& peer, std::string_view pr
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<SessionPointer> sessions;
+  sessions.reserve(found.size());
   for (auto& [used, session] : found) sessions.push_back(std::move(session));
   return sessions;
 }

@@ -20,7 +20,7 @@ class Stopwatch {
 };
 
 /// While requests are held back, cutting through the mount itself would wait for that to end.
-snapshots::Store::ChangeSource changes_through(std::shared_ptr<fusefs::SessionMount> mount) {
+snapshots::Store::ChangeSource changes_through(const std::shared_ptr<fusefs::SessionMount>& mount) {
   const auto held = std::make_shared<std::weak_ptr<fusefs::SessionMount::Hold>>();
   snapshots::Store::ChangeSource source;
   source.cut = [mount, held] {
@@ -133,7 +133,8 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
   record.created_at = time_now();
   record.last_used = to_milliseconds(record.created_at);
   record.state = SessionState::kMaking;
-  record.labels = labels ? std::move(*labels) : original.labels;
+  record.labels = original.labels;
+  if (labels) record.labels = std::move(*labels);
   record.skills = original.skills;
   auto made = make_entry(record);
   if (!made) return fail(made.error());

@@ -60,6 +60,7 @@ std::vector<SkillInfo> SkillRegistry::list() const {
     }
   }
   std::vector<SkillInfo> skills;
+  skills.reserve(found.size());
   for (auto& [name, skill] : found) skills.push_back(std::move(skill));
   return skills;
 }
