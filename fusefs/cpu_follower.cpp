@@ -50,8 +50,8 @@ void CpuFollower::follow(std::uint32_t pid, bool slept) {
   if (!pid) return;
   if (pid == pid_) {
     strangers_ = 0;
-    if (slept) next_look_ = std::min(next_look_, streak_ + kFirstLook);
-    if (++streak_ >= next_look_) look();
+    streak_ += slept ? kAwakeAsOneSlept : 1;
+    if (streak_ >= next_look_) look();
     return;
   }
   pid_ = pid;
@@ -59,7 +59,7 @@ void CpuFollower::follow(std::uint32_t pid, bool slept) {
   next_look_ = kFirstLook;
   pause_ = kShortestPause;
   status_.reset();
-  if (++strangers_ == kShortestPause && cpu_ >= 0) stay_on(-1);
+  if (++strangers_ == kManyStrangers && cpu_ >= 0) stay_on(-1);
 }
 
 void CpuFollower::look() {

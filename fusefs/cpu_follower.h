@@ -22,9 +22,12 @@ class CpuFollower {
   void look();
   void stay_on(int cpu);
 
-  static constexpr std::uint32_t kFirstLook = 4;  // requests in a row before it is worth a look
-  static constexpr std::uint32_t kShortestPause = 64;
-  static constexpr std::uint32_t kLongestPause = 8192;
+  // In requests that found the thread awake, which gain least: so many are worth one that had to wake it.
+  static constexpr std::uint32_t kAwakeAsOneSlept = 64;
+  static constexpr std::uint32_t kFirstLook = 256;
+  static constexpr std::uint32_t kShortestPause = 4096;
+  static constexpr std::uint32_t kLongestPause = 65'536;
+  static constexpr std::uint32_t kManyStrangers = 64;
 
   std::uint32_t pid_ = 0;
   std::uint32_t streak_ = 0;
