@@ -85,12 +85,12 @@ std::optional<Backings::Use> Backings::open_another(NodeId id, int flags) {
   if (before.backing_id) {
     not_kept_any_more(id);
     nodes_.opened(id, flags);
-    return Use{before.backing_id, nullptr};
+    return Use{before.backing_id, nullptr, {}};
   }
   const auto held = files_.find(id.value);
   if (!before.opens || held == files_.end()) return std::nullopt;
   nodes_.opened(id, flags);
-  return Use{0, held->second};
+  return Use{0, held->second, {}};
 }
 
 Result<Backings::Use> Backings::open_first(NodeId id, int flags, const OpenFile& open_file, bool may_pass) {
@@ -109,7 +109,7 @@ Result<Backings::Use> Backings::open_first(NodeId id, int flags, const OpenFile&
       fault_point("backing.noted");
       state_.set_last_backing(backing_id);
       nodes_.opened(id, flags);
-      return Use{backing_id, nullptr};
+      return Use{backing_id, nullptr, std::move(*passed)};
     }
   }
   auto served = open_file(Purpose::kServe);
@@ -118,7 +118,7 @@ Result<Backings::Use> Backings::open_first(NodeId id, int flags, const OpenFile&
   MutexLock lock(mutex_);
   files_[id.value] = held;
   nodes_.opened(id, flags);
-  return Use{0, held};
+  return Use{0, held, {}};
 }
 
 bool Backings::may_be_kept(NodeId id) const {

@@ -36,6 +36,7 @@ class Backings {
   struct Use {
     std::int32_t backing_id = 0;           // 0: not passed through
     std::shared_ptr<FileDescriptor> file;  // then the file itself
+    FileDescriptor not_needed;             // to be closed when there is time
   };
   enum class Purpose : std::uint8_t {
     kPass,   // to be passed through; answered with no descriptor where that may not be

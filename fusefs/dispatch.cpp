@@ -45,7 +45,8 @@ Request writer(fuse_req_t request) {
 /// handed over is taken back.
 constexpr int kNobodyListens = -ENOENT;
 
-/// Runs an operation and replies. The reply is the last thing done: the kernel may drop the node at once.
+/// Runs an operation and replies. What is done after that must not need the node: the kernel may drop it at
+/// once.
 template <typename Body, typename Reply>
 void answer(fuse_req_t request, Body body, Reply reply) noexcept try {
   auto result = body();
@@ -99,6 +100,13 @@ auto reply_entry(fuse_req_t request) {
   return [request, &operations = dispatcher_of(request).operations](const Entry& entry) {
     const auto out = parameters_of(entry);
     if (fuse_reply_entry(request, &out) == kNobodyListens && entry.id.value) operations.forget(entry.id, 1);
+  };
+}
+
+auto reply_removed(fuse_req_t request) {
+  return [request, &operations = dispatcher_of(request).operations](Operations::Nameless inode) {
+    fuse_reply_err(request, 0);
+    operations.let_go(inode);
   };
 }
 
@@ -169,8 +177,9 @@ void on_link(fuse_req_t request, fuse_ino_t id, fuse_ino_t parent, const char* n
 
 void on_unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const auto change = begin_change(request);
-  answer_done(request,
-              gated(request, [=](Operations& fs) { return fs.unlink(asker(request), node(parent), name); }));
+  answer(request,
+         gated(request, [=](Operations& fs) { return fs.unlink(asker(request), node(parent), name); }),
+         reply_removed(request));
 }
 
 void on_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
@@ -183,12 +192,15 @@ void on_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
 void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                const char* new_name, unsigned flags) {
   std::optional<SessionState::Change> change;
-  answer_done(request, gated(request, [&](Operations& fs) {
-                const auto source = fs.status_at(node(parent), name);
-                change.emplace(begin_change(request, source ? source->st_ino : 0));
-                return fs.rename(asker(request), node(parent), name, source, node(new_parent), new_name,
-                                 flags);
-              }));
+  answer(request,
+         gated(request,
+               [&](Operations& fs) {
+                 const auto source = fs.status_at(node(parent), name);
+                 change.emplace(begin_change(request, source ? source->st_ino : 0));
+                 return fs.rename(asker(request), node(parent), name, source, node(new_parent), new_name,
+                                  flags);
+               }),
+         reply_removed(request));
 }
 
 // -- Attributes

@@ -21,6 +21,7 @@
 #include "fusefs/types.h"
 #include "fusefs/workspace.h"
 #include "policy/error.h"
+#include "policy/file_descriptor.h"
 
 namespace okcvm::fusefs {
 
@@ -36,6 +37,7 @@ struct Opened {
   FileId file;
   std::int32_t backing_id = 0;  // 0: reads and writes come to us
   bool keep_cache = false;      // pages of earlier opens are still right
+  FileDescriptor not_needed;    // to be closed once the kernel has its answer
 };
 
 struct SetAttributes {
@@ -113,13 +115,16 @@ class Operations {
   Result<Entry> make_directory(const Request& request, NodeId parent, const char* name, mode_t mode);
   Result<Entry> make_symlink(const Request& request, NodeId parent, const char* name, const char* text);
   Result<Entry> make_link(const Request& request, NodeId id, NodeId parent, const char* name);
-  Result<void> unlink(const Request& request, NodeId parent, const char* name);
+  /// An inode that lost its last name, if one did: to be let go of once the kernel has its answer.
+  using Nameless = std::optional<NodeId>;
+  Result<Nameless> unlink(const Request& request, NodeId parent, const char* name);
   Result<void> remove_directory(const Request& request, NodeId parent, const char* name);
   /// `source` is what status_at() answered for the name; its inode number was noted as the fact of the
   /// request.
-  Result<void> rename(const Request& request, NodeId parent, const char* name,
-                      const Result<struct stat>& source, NodeId new_parent, const char* new_name,
-                      unsigned flags);
+  Result<Nameless> rename(const Request& request, NodeId parent, const char* name,
+                          const Result<struct stat>& source, NodeId new_parent, const char* new_name,
+                          unsigned flags);
+  void let_go(Nameless inode);
   Result<struct stat> status_at(NodeId parent, const char* name);
   /// Puts a finished file, made by the control socket elsewhere in the same file system, under a name.
   Result<void> put(int from_directory, const char* from_name, NodeId parent, const char* name,
@@ -196,14 +201,14 @@ class Operations {
   static bool was_made_before(const Request& request, const Directory& directory, const char* name);
   Result<Entry> finish_new(const Directory& directory, const char* name, mode_t mode, int opened = -1);
   /// What unlink and rmdir share; unlinkat(2)'s flags.
-  Result<void> remove(const Request& request, NodeId parent, const char* name, int flags,
-                      std::string_view operation);
+  Result<Nameless> remove(const Request& request, NodeId parent, const char* name, int flags,
+                          std::string_view operation);
   /// To be called before a name goes that may be the last one of what `held` is open on.
   void before_removal(const Directory& directory, const struct stat& status, int held);
-  void name_is_gone(const Directory& directory, const char* name, const struct stat& status,
-                    FileDescriptor held);
-  Result<void> move(const Directory& from, const char* name, const struct stat& source, const Directory& to,
-                    const char* new_name, unsigned flags);
+  Nameless name_is_gone(const Directory& directory, const char* name, const struct stat& status,
+                        FileDescriptor held);
+  Result<Nameless> move(const Directory& from, const char* name, const struct stat& source,
+                        const Directory& to, const char* new_name, unsigned flags);
   /// What is known of an inode, and of the one it changed places with, goes with its name.
   void name_moved(const Directory& from, const char* name, const Directory& to, const char* new_name,
                   const struct stat& source, const struct stat* exchanged);

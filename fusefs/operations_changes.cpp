@@ -167,17 +167,22 @@ bool Operations::is_last_name(std::optional<NodeId> id, const struct stat& statu
 }
 
 /// A name stopped standing for an inode that had `status` before.
-void Operations::name_is_gone(const Directory& directory, const char* name, const struct stat& status,
-                              FileDescriptor held) {
+Operations::Nameless Operations::name_is_gone(const Directory& directory, const char* name,
+                                              const struct stat& status, FileDescriptor held) {
   const InodeKey key{directory.volume, status.st_ino};
   const auto id = nodes_.id_of(key);
   const bool last = is_last_name(id, status);
   nodes_.unlinked(key, directory.id, name, last);
-  if (!id || !last) return;
+  if (!id || !last) return std::nullopt;
   directories_.drop(*id);
-  backings_.drop_unused(*id);
   MutexLock lock(removed_mutex_);
   removed_[id->value] = std::move(held);
+  return id;
+}
+
+/// May come late: by then the kernel may have forgotten the inode, and its backing id went with it.
+void Operations::let_go(Nameless inode) {
+  if (inode) backings_.drop_unused(*inode);
 }
 
 void Operations::name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode) {
@@ -192,20 +197,22 @@ void Operations::name_was_taken(const Directory& directory, const char* name, st
     status.st_ino = node.key.inode;
     status.st_mode = node.type;
     status.st_nlink += 1;  // as it was before
-    name_is_gone(directory, name, status, held ? std::move(*held) : FileDescriptor());
+    let_go(name_is_gone(directory, name, status, held ? std::move(*held) : FileDescriptor()));
   }
 }
 
-Result<void> Operations::unlink(const Request& request, NodeId parent, const char* name) {
+Result<Operations::Nameless> Operations::unlink(const Request& request, NodeId parent, const char* name) {
   return remove(request, parent, name, 0, "unlink");
 }
 
 Result<void> Operations::remove_directory(const Request& request, NodeId parent, const char* name) {
-  return remove(request, parent, name, AT_REMOVEDIR, "rmdir");
+  auto removed = remove(request, parent, name, AT_REMOVEDIR, "rmdir");
+  if (!removed) return fail(removed.error());
+  return {};
 }
 
-Result<void> Operations::remove(const Request& request, NodeId parent, const char* name, int flags,
-                                std::string_view operation) {
+Result<Operations::Nameless> Operations::remove(const Request& request, NodeId parent, const char* name,
+                                                int flags, std::string_view operation) {
   auto place = place_for_change(parent, name, operation);
   if (!place) return fail(place.error());
   struct stat status {};
@@ -214,14 +221,13 @@ Result<void> Operations::remove(const Request& request, NodeId parent, const cha
     const int error = errno;
     if (!request.may_have_run || error != ENOENT) return fail_errno(error);
     name_was_taken(**place, name);
-    return {};
+    return std::nullopt;
   }
   record_entry(**place, name);
   before_removal(**place, status, held.get());
   if (with_faults("backing.unlink", [&] { return ::unlinkat((*place)->file.get(), name, flags); }) != 0)
     return fail_errno(errno);
-  name_is_gone(**place, name, status, std::move(held));
-  return {};
+  return name_is_gone(**place, name, status, std::move(held));
 }
 
 // -- Renaming
@@ -235,9 +241,9 @@ Result<struct stat> Operations::status_at(NodeId parent, const char* name) {
   return status;
 }
 
-Result<void> Operations::rename(const Request& request, NodeId parent, const char* name,
-                                const Result<struct stat>& source, NodeId new_parent, const char* new_name,
-                                unsigned flags) {
+Result<Operations::Nameless> Operations::rename(const Request& request, NodeId parent, const char* name,
+                                                const Result<struct stat>& source, NodeId new_parent,
+                                                const char* new_name, unsigned flags) {
   auto from_node = nodes_.find(parent);
   auto to_node = nodes_.find(new_parent);
   if (!from_node) return fail(from_node.error());
@@ -256,7 +262,7 @@ Result<void> Operations::rename(const Request& request, NodeId parent, const cha
     const bool exchanged = (flags & RENAME_EXCHANGE) && source;
     if (!(flags & RENAME_EXCHANGE)) name_was_taken(**to, new_name, moved.st_ino);
     name_moved(**from, name, **to, new_name, moved, exchanged ? &*source : nullptr);
-    return {};
+    return std::nullopt;
   }
   if (!source) return fail(source.error());
   return move(**from, name, *source, **to, new_name, flags);
@@ -275,12 +281,13 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
         return ::renameat2(from_directory, from_name, (*place)->file.get(), name, flags);
       }) != 0)
     return fail_errno(errno);
-  if (replaces) name_is_gone(**place, name, target, std::move(replaced));
+  if (replaces) let_go(name_is_gone(**place, name, target, std::move(replaced)));
   return {};
 }
 
-Result<void> Operations::move(const Directory& from, const char* name, const struct stat& source,
-                              const Directory& to, const char* new_name, unsigned flags) {
+Result<Operations::Nameless> Operations::move(const Directory& from, const char* name,
+                                              const struct stat& source, const Directory& to,
+                                              const char* new_name, unsigned flags) {
   struct stat target {};
   FileDescriptor replaced = hold_inode(to.file.get(), new_name);
   const bool has_target = replaced && ::fstat(replaced.get(), &target) == 0;
@@ -290,12 +297,13 @@ Result<void> Operations::move(const Directory& from, const char* name, const str
   if (with_faults("backing.rename",
                   [&] { return ::renameat2(from.file.get(), name, to.file.get(), new_name, flags); }) != 0)
     return fail_errno(errno);
-  if (same_file) return {};  // two names of one file: rename(2) leaves both
+  if (same_file) return std::nullopt;  // two names of one file: rename(2) leaves both
 
   const bool exchange = flags & RENAME_EXCHANGE;
-  if (has_target && !exchange) name_is_gone(to, new_name, target, std::move(replaced));
+  Nameless nameless;
+  if (has_target && !exchange) nameless = name_is_gone(to, new_name, target, std::move(replaced));
   name_moved(from, name, to, new_name, source, exchange ? &target : nullptr);
-  return {};
+  return nameless;
 }
 
 void Operations::name_moved(const Directory& from, const char* name, const Directory& to,

@@ -73,6 +73,7 @@ Result<Opened> Operations::register_open(const Node& node, FileDescriptor file, 
   Opened opened;
   opened.file = *id;
   opened.backing_id = use->backing_id;
+  opened.not_needed = std::move(use->not_needed);
   opened.keep_cache = !state_.passthrough() && !rule_of(node.zone).changes_underneath;
   return opened;
 }
@@ -87,7 +88,7 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags, st
   if (id == kMetadataNode) return Opened{};
   const auto known = request.may_have_run ? state_.file_opened_by(unique) : std::nullopt;
   if (changes) record(*node, ChangeKind::kContent);
-  auto opened = known ? Result<Opened>(Opened{*known, nodes_.open_state(id).backing_id, false})
+  auto opened = known ? Result<Opened>(Opened{*known, nodes_.open_state(id).backing_id, false, {}})
                       : register_open(*node, {}, nullptr, flags, unique);
   if (!opened || !(flags & O_TRUNC)) return opened;
   SetAttributes truncation;
@@ -111,7 +112,7 @@ Result<std::pair<Entry, Opened>> Operations::open_existing(const Request& reques
     forget(entry->id, 1);
     return fail(opened.error());
   }
-  return std::pair{*entry, *opened};
+  return std::pair{*entry, std::move(*opened)};
 }
 
 Result<std::pair<Entry, Opened>> Operations::create(const Request& request, NodeId parent, const char* name,
@@ -138,7 +139,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   auto node = nodes_.find(entry->id);
   if (node && request.may_have_run)
     if (const auto known = state_.file_opened_by(unique))
-      return std::pair{*entry, Opened{*known, nodes_.open_state(entry->id).backing_id, false}};
+      return std::pair{*entry, Opened{*known, nodes_.open_state(entry->id).backing_id, false, {}}};
   auto opened = node ? register_open(*node, std::move(file), &entry->attributes, flags, unique)
                      : Result<Opened>(fail(node.error()));
   if (!opened) {
@@ -146,7 +147,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
     return fail(opened.error());
   }
   if ((flags & O_ACCMODE) == O_RDWR) entry->attributes_seconds = 0;
-  return std::pair{*entry, *opened};
+  return std::pair{*entry, std::move(*opened)};
 }
 
 void Operations::release(FileId id) {

@@ -281,8 +281,10 @@ Result<void> PathFiles::remove_tree(const Caller& caller, NodeId parent, const N
   const Request request = request_of(caller);
   if (!S_ISDIR(entry.attributes.st_mode)) {
     auto removed = operations_.unlink(request, parent, name.c_str());
-    if (removed) kernel_.entry(parent, name.text());
-    return removed;
+    if (!removed) return fail(removed.error());
+    operations_.let_go(*removed);
+    kernel_.entry(parent, name.text());
+    return {};
   }
   if (recursive) {
     auto rows = children(entry.id);
