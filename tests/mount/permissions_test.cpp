@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 
 #include "tests/support/mounted_session.h"
 
@@ -89,11 +90,11 @@ TEST_F(Permissions, CreatorsInTurnEachGetTheirOwn) {
 
 TEST_F(Permissions, WhatTheDaemonMakesItselfIsNeverACallers) {
   const ScratchDirectory host{"denials"};
-  std::atomic<int> denials = 0;
+  const auto denials = std::make_shared<std::atomic<int>>(0);
   start_with([&](fusefs::MountConfig& config) {
     config.root_mode = 0755;
-    config.on_denial = [&](std::string_view, const RelPath&, int) {
-      write(host / std::to_string(denials++), "denied");
+    config.on_denial = [denials, folder = host.path()](std::string_view, const RelPath&, int) {
+      write(folder / std::to_string((*denials)++), "denied");
     };
   });
   const auto here = shared_in_session();
@@ -104,7 +105,7 @@ TEST_F(Permissions, WhatTheDaemonMakesItselfIsNeverACallers) {
       EXPECT_ERRNO(EPERM, ::symlink("/etc/passwd", (here / "link").c_str()));
     }
   });
-  ASSERT_EQ(denials, kRounds);
+  ASSERT_EQ(*denials, kRounds);
   for (int i = 0; i < kRounds; ++i) {
     EXPECT_EQ(stat_of(here / std::to_string(i)).st_uid, kAlice.uid);
     EXPECT_EQ(stat_of(host / std::to_string(i)).st_uid, 0u);
