@@ -62,7 +62,8 @@ Result<Response> follow_events(Exchange& exchange) {
   }
   LiveBody body;
   body.keep_alive = ": keep-alive\n\n";
-  body.start = [&events = exchange.service.events, peer = exchange.request.peer, only](const LiveBody::Send& send) {
+  body.start = [&events = exchange.service.events, peer = exchange.request.peer,
+                only](const LiveBody::Send& send) {
     send(": okcvm events\n\n");
     auto dropped = std::make_shared<std::atomic<std::int64_t>>(0);
     return events.listen([peer, only, send, dropped](const Event& event) {
