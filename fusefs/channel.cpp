@@ -128,17 +128,22 @@ void Channel::stop() {
 // -- Reading
 // --------------------------------------------------------------------------------------------------
 
-ssize_t Channel::read(std::span<std::byte> buffer) {
-  if (!turn_.take()) {
-    errno = EAGAIN;
-    return -1;
+ssize_t Channel::read(IoBuffer& buffer) {
+  current() = {};
+  if (!turn_.try_take()) {
+    buffer.give_back();
+    if (!turn_.take()) {
+      errno = EAGAIN;
+      return -1;
+    }
   }
   if (replay_.exchange(false)) {
     // The turn is kept until libfuse has answered: it would refuse a request that came before the handshake.
     const auto init = state_.init();
-    std::memcpy(buffer.data(), init.data(), init.size());
+    auto* const bytes = buffer.bytes().data();
+    std::memcpy(bytes, init.data(), init.size());
     replaying_ = true;
-    current() = {reinterpret_cast<const fuse_in_header*>(buffer.data()), init.size(), Clock::now(), 0};
+    current() = {reinterpret_cast<const fuse_in_header*>(bytes), init.size(), Clock::now(), 0};
     return static_cast<ssize_t>(init.size());
   }
   bool slept = false;
@@ -152,19 +157,23 @@ ssize_t Channel::read(std::span<std::byte> buffer) {
     errno = error;
     return size;
   }
-  const auto* header = reinterpret_cast<const fuse_in_header*>(buffer.data());
+  const auto bytes = buffer.bytes().first(static_cast<std::size_t>(size));
+  const auto* header = reinterpret_cast<const fuse_in_header*>(bytes.data());
   thread_local CpuFollower follower;
   follower.follow(header->pid, slept);
   if (turn_.leave(may_take_long(header->opcode))) need_thread_();
-  current() = {header, static_cast<std::size_t>(size), Clock::now(), 0};
+  current() = {header, bytes.size(), Clock::now(), 0};
   if (header->opcode != FUSE_STATFS)  // df(1) and monitors ask all mounts alike
     last_used_.store(now_seconds(), std::memory_order_relaxed);
-  if (header->opcode == FUSE_INIT) state_.record_init(buffer.first(static_cast<std::size_t>(size)));
+  if (header->opcode == FUSE_INIT) state_.record_init(bytes);
   return size;
 }
 
-ssize_t Channel::read_device(std::span<std::byte> buffer, bool& slept) {
-  const auto read = [&] { return ::read(device_, buffer.data(), buffer.size()); };
+ssize_t Channel::read_device(IoBuffer& buffer, bool& slept) {
+  const auto read = [&] {
+    const auto bytes = buffer.bytes();
+    return ::read(device_, bytes.data(), bytes.size());
+  };
   ssize_t size = read();
   if (size >= 0 || errno != EAGAIN) return size;
   const auto since = Clock::now();
@@ -175,6 +184,7 @@ ssize_t Channel::read_device(std::span<std::byte> buffer, bool& slept) {
     if (dense_ && Clock::now() - since < kDense) {
       yield();
     } else {
+      buffer.give_back();
       wait_for_request();
       slept = true;
     }
@@ -223,6 +233,7 @@ ssize_t Channel::answer_init(std::span<const iovec> parts) {
     reply.minor = FUSE_KERNEL_MINOR_VERSION;
     reply.flags = static_cast<std::uint32_t>(chosen);
     reply.flags2 = static_cast<std::uint32_t>(chosen >> 32);
+    reply.max_write = std::min<std::uint32_t>(reply.max_write, IoBuffer::kMaxData);
     reply.max_background = 128;
     reply.congestion_threshold = 96;
     const std::uint32_t stack_depth = passthrough ? 1 : 0;

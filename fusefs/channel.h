@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 
+#include "fusefs/io_buffer.h"
 #include "fusefs/protocol.h"
 #include "fusefs/reader_turn.h"
 #include "fusefs/session_state.h"
@@ -42,8 +43,9 @@ class Channel {
   Channel(int device, SessionState& state, bool allow_passthrough, bool replay, std::function<void()> ready,
           std::function<void()> need_thread);
 
-  /// The next request, or -1 with an errno; EAGAIN: the calling thread should end.
-  ssize_t read(std::span<std::byte> buffer);
+  /// The size of the next request, which is then in `buffer`, or -1 with an errno; EAGAIN: the calling thread
+  /// should end. `buffer` is given back while nothing comes.
+  ssize_t read(IoBuffer& buffer);
   ssize_t write(std::span<const iovec> parts);
   /// Makes every reader return; the mount stays.
   void stop();
@@ -56,7 +58,7 @@ class Channel {
 
  private:
   /// read(2); `slept` is set when it had to be waited for asleep.
-  ssize_t read_device(std::span<std::byte> buffer, bool& slept);
+  ssize_t read_device(IoBuffer& buffer, bool& slept);
   void wait_for_request();
   ssize_t answer_init(std::span<const iovec> parts);
   ssize_t answer_open(std::span<const iovec> parts, std::int32_t backing_id);

@@ -2,13 +2,13 @@
 
 #include <sys/xattr.h>
 
+#include <algorithm>
 #include <cstring>
 #include <ctime>
-#include <memory>
-#include <new>
 #include <optional>
 
 #include "fusefs/channel.h"
+#include "fusefs/io_buffer.h"
 #include "fusefs/replies.h"
 
 namespace okcvm::fusefs {
@@ -382,14 +382,15 @@ void on_flush(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
 }
 
 void on_read(fuse_req_t request, fuse_ino_t id, std::size_t size, off_t offset, fuse_file_info*) {
-  const std::unique_ptr<std::byte[]> buffer(new (std::nothrow) std::byte[size]);
-  if (!buffer) return void(fuse_reply_err(request, ENOMEM));
+  IoBuffer buffer;
+  const auto bytes = buffer.bytes();
   answer(
       request,
       [&] {
-        return dispatcher_of(request).operations.read(node(id), {buffer.get(), size}, offset);
+        return dispatcher_of(request).operations.read(node(id), bytes.first(std::min(size, bytes.size())),
+                                                      offset);
       },
-      [&](std::size_t got) { fuse_reply_buf(request, reinterpret_cast<const char*>(buffer.get()), got); });
+      [&](std::size_t got) { fuse_reply_buf(request, reinterpret_cast<const char*>(bytes.data()), got); });
 }
 
 void on_write(fuse_req_t request, fuse_ino_t id, const char* data, std::size_t size, off_t offset,

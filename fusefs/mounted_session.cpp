@@ -22,9 +22,10 @@ namespace {
 
 constexpr std::chrono::seconds kHandshakePatience{10};
 
-ssize_t read_channel(int, void* buffer, std::size_t size, void* user_data) {
-  auto& channel = static_cast<Dispatcher*>(user_data)->channel;
-  return channel.read({static_cast<std::byte*>(buffer), size});
+/// libfuse insists on one; RequestLoop reads the channel by itself.
+ssize_t read_nothing(int, void*, std::size_t, void*) {
+  errno = ENOSYS;
+  return -1;
 }
 
 ssize_t write_channel(int, iovec* parts, int count, void* user_data) {
@@ -202,7 +203,7 @@ Result<void> MountedSession::run() {
   session_ = fuse_session_new(&args, &fuse_callbacks(), sizeof(fuse_lowlevel_ops), &dispatcher_);
   fuse_opt_free_args(&args);  // libfuse has made a copy of them its own
   if (!session_) return fail(Code::kInternal, "libfuse refused to make a session");
-  constexpr fuse_custom_io kIo{write_channel, read_channel, nullptr, nullptr};
+  constexpr fuse_custom_io kIo{write_channel, read_nothing, nullptr, nullptr};
   FileDescriptor device(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 0));  // libfuse closes its own
   if (!device || fuse_session_custom_io(session_, &kIo, device.get()) != 0) {
     fuse_session_destroy(session_);
@@ -211,7 +212,7 @@ Result<void> MountedSession::run() {
   }
   device.release();
   notifier_.start(session_);
-  loop_ = std::make_unique<RequestLoop>(session_);
+  loop_ = std::make_unique<RequestLoop>(session_, channel_);
   if (!loop_->add_thread()) return fail(Code::kInternal, "no thread could be started for the mount");
   if (ready_.get_future().wait_for(kHandshakePatience) != std::future_status::ready)
     return fail(Code::kInternal, "the kernel did not begin to talk to the mount");

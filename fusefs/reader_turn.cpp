@@ -15,6 +15,13 @@ constexpr std::chrono::seconds kSurplus{2};
 
 }  // namespace
 
+bool ReaderTurn::try_take() {
+  const std::lock_guard lock(mutex_);
+  if (stopped_ || taken_) return false;
+  taken_ = true;
+  return true;
+}
+
 bool ReaderTurn::take() {
   std::unique_lock lock(mutex_);
   if (stopped_) return false;

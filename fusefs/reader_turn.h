@@ -14,6 +14,8 @@ namespace okcvm::fusefs {
 /// end. Thread-safe.
 class ReaderTurn {
  public:
+  /// Takes the turn if nobody has it.
+  bool try_take();
   /// Waits for the turn; false when stopped, or when this thread was not needed for a while.
   bool take();
   /// Gives the turn back with a request in hand. `slow`: wake another thread at once. Answers whether nobody

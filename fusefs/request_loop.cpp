@@ -2,7 +2,7 @@
 
 #include <pthread.h>
 
-#include <cstdlib>
+#include <cerrno>
 
 #include "fusefs/caller_identity.h"
 
@@ -34,14 +34,17 @@ void* RequestLoop::run(void* self) {
 
 void RequestLoop::serve() {
   CallerIdentity::keep_in_this_thread();
-  fuse_buf buffer{};
+  IoBuffer buffer;
   while (!fuse_session_exited(session_)) {
-    const int size = fuse_session_receive_buf(session_, &buffer);
-    if (size == -EINTR) continue;
-    if (size <= 0) break;  // stopped, unmounted, or not needed any more
-    fuse_session_process_buf(session_, &buffer);
+    const ssize_t size = channel_.read(buffer);
+    if (size < 0 && (errno == EINTR || errno == ENOENT)) continue;  // ENOENT: it was taken back meanwhile
+    if (size < 0) break;  // stopped, unmounted, or not needed any more
+    fuse_buf request{};
+    request.mem = buffer.bytes().data();
+    request.size = static_cast<std::size_t>(size);
+    fuse_session_process_buf(session_, &request);
   }
-  std::free(buffer.mem);
+  buffer.give_back();
   const std::lock_guard lock(mutex_);
   if (--threads_ > 0) return;
   ended_ = true;

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "fusefs/channel.h"
 #include "fusefs/protocol.h"
 
 namespace okcvm::fusefs {
@@ -13,7 +14,7 @@ namespace okcvm::fusefs {
 /// Thread-safe.
 class RequestLoop {
  public:
-  explicit RequestLoop(fuse_session* session) : session_(session) {}
+  RequestLoop(fuse_session* session, Channel& channel) : session_(session), channel_(channel) {}
   ~RequestLoop() { join(); }
 
   /// Starts one more thread unless there are enough. Failure is harmless while any thread is left.
@@ -28,6 +29,7 @@ class RequestLoop {
   void serve();
 
   fuse_session* session_;
+  Channel& channel_;
   std::mutex mutex_;
   std::condition_variable last_ended_;
   int threads_ = 0;

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -43,9 +44,10 @@ class TakeOver : public ::testing::Test {
     daemon().kill();
     ASSERT_TRUE(daemon().take_over()) << daemon().why();
   }
-  /// Runs `work` in a process of its own while the daemon is killed and replaced, again and again. `work`
-  /// returns 0, or which of its steps failed.
-  void survives(const std::function<int(int round)>& work, int kills = 12) {
+  /// Runs `work` in a process of its own while the daemon is killed and replaced, again and again, each at
+  /// most `life` after it began. `work` returns 0, or which of its steps failed.
+  void survives(const std::function<int(int round)>& work, int kills = 12,
+                std::chrono::microseconds life = std::chrono::milliseconds(60)) {
     constexpr int kRounds = 100'000;
     ChildProcess worker([&](ChildProcess& self) {
       for (int round = 0; round < kRounds; ++round) {
@@ -60,7 +62,8 @@ class TakeOver : public ::testing::Test {
     });
     std::mt19937 random(7);
     for (int i = 0; i < kills; ++i) {
-      ::usleep(random() % 60'000);  // the moment of death is meant to be any
+      // The moment of death is meant to be any.
+      ::usleep(static_cast<useconds_t>(random() % static_cast<unsigned long>(life.count())));
       replace_daemon();
     }
     write(place().scratch() / "enough", "");
@@ -241,6 +244,28 @@ TEST_F(TakeOver, AttributesReadsAndListingsNeverFail) {
     if (list(outputs() / "d").size() != 50) return 5;
     return 0;
   });
+}
+
+// A daemon that dies while the kernel copies a request into memory of its that was never used before has the
+// request fail (EIO): the kernel will not fetch that memory for a dying process.
+TEST_F(TakeOver, RequestsAndRepliesOfManyPagesNeverFail) {
+  const auto bytes = pattern(1 << 20);
+  const auto name = outputs() / "file";
+  std::string back(bytes.size(), '\0');
+  survives(
+      [&](int) {
+        const FileDescriptor file(::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
+        if (!file) return 1;
+        if (::pwrite(file.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+          return 2;
+        ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);  // so that the data is asked of the daemon
+        if (::pread(file.get(), back.data(), back.size(), 0) != static_cast<ssize_t>(back.size())) return 3;
+        if (back != bytes) return 4;
+        if (::setxattr(name.c_str(), "user.large", bytes.data(), 3'000, 0) != 0) return 5;
+        if (::getxattr(name.c_str(), "user.large", back.data(), back.size()) != 3'000) return 6;
+        return back == bytes ? 0 : 7;
+      },
+      200, std::chrono::milliseconds(2));
 }
 
 TEST_F(TakeOver, GitWorksThroughKills) {
