@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
-#include "fusefs/cpu_follower.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 
 // A program that makes its next request as soon makes one after the other.
 constexpr std::chrono::microseconds kDense{60};
+// A thread that shares the turn looks at least so often: others may have the processor meanwhile.
+constexpr int kLooks = 64;
 
 // What we ask of the kernel, where it offers it.
 constexpr std::uint64_t kWanted = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES |
@@ -128,40 +130,49 @@ void Channel::stop() {
 // -- Reading
 // --------------------------------------------------------------------------------------------------
 
-ssize_t Channel::read(IoBuffer& buffer) {
+bool Channel::take_turn(Reader& reader) {
+  if (turn_.try_take()) return true;
+  reader.buffer.give_back();
+  return turn_.take();
+}
+
+/// The turn is kept until libfuse has answered: it would refuse a request that came before the handshake.
+ssize_t Channel::replay_init(Reader& reader) {
+  const auto init = state_.init();
+  auto* const bytes = reader.buffer.bytes().data();
+  std::memcpy(bytes, init.data(), init.size());
+  replaying_ = true;
+  current() = {reinterpret_cast<const fuse_in_header*>(bytes), init.size(), Clock::now(), 0};
+  return static_cast<ssize_t>(init.size());
+}
+
+ssize_t Channel::read(Reader& reader) {
   current() = {};
-  if (!turn_.try_take()) {
-    buffer.give_back();
-    if (!turn_.take()) {
+  if (std::exchange(reader.serving, false)) turn_.answered();
+  auto wait = Wait::kNone;
+  ssize_t size = -1;
+  do {
+    if (!take_turn(reader)) {
       errno = EAGAIN;
       return -1;
     }
-  }
-  if (replay_.exchange(false)) {
-    // The turn is kept until libfuse has answered: it would refuse a request that came before the handshake.
-    const auto init = state_.init();
-    auto* const bytes = buffer.bytes().data();
-    std::memcpy(bytes, init.data(), init.size());
-    replaying_ = true;
-    current() = {reinterpret_cast<const fuse_in_header*>(bytes), init.size(), Clock::now(), 0};
-    return static_cast<ssize_t>(init.size());
-  }
-  bool slept = false;
-  const ssize_t size = read_device(buffer, slept);
-  const int error = errno;
+    if (replay_.exchange(false)) return replay_init(reader);
+    size = read_device(reader, wait);
+  } while (size < 0 && errno == EAGAIN);
   if (size < 0) {
+    const int error = errno;
     if (error == ENODEV || stopped_)
       turn_.stop();  // unmounted: nobody needs to wait any more
-    else
-      turn_.leave(true);
+    else if (turn_.leave({.may_take_long = true}))
+      need_thread_();
     errno = error;
     return size;
   }
-  const auto bytes = buffer.bytes().first(static_cast<std::size_t>(size));
+  const auto bytes = reader.buffer.bytes().first(static_cast<std::size_t>(size));
   const auto* header = reinterpret_cast<const fuse_in_header*>(bytes.data());
-  thread_local CpuFollower follower;
-  follower.follow(header->pid, slept);
-  if (turn_.leave(may_take_long(header->opcode))) need_thread_();
+  reader.serving = header->pid != 0;
+  reader.follower.follow(header->pid, wait == Wait::kAsleep);
+  if (turn_.leave({header->pid, wait == Wait::kNone, may_take_long(header->opcode)})) need_thread_();
   current() = {header, bytes.size(), Clock::now(), 0};
   if (header->opcode != FUSE_STATFS)  // df(1) and monitors ask all mounts alike
     last_used_.store(now_seconds(), std::memory_order_relaxed);
@@ -169,27 +180,35 @@ ssize_t Channel::read(IoBuffer& buffer) {
   return size;
 }
 
-ssize_t Channel::read_device(IoBuffer& buffer, bool& slept) {
+ssize_t Channel::read_device(Reader& reader, Wait& wait) {
   const auto read = [&] {
-    const auto bytes = buffer.bytes();
+    const auto bytes = reader.buffer.bytes();
     return ::read(device_, bytes.data(), bytes.size());
   };
   ssize_t size = read();
   if (size >= 0 || errno != EAGAIN) return size;
   const auto since = Clock::now();
+  const auto soon = [&] { return Clock::now() - since < kDense; };
   Yielder yield;
+  int looks = 0;
   for (; size < 0 && errno == EAGAIN && !stopped_; size = read()) {
     // While requests come one after the other the next is waited for awake; the program that makes them may
     // share this processor. When it has other things to do, we must not be in its way.
-    if (dense_ && Clock::now() - since < kDense) {
+    const bool patient = (reader.dense && soon()) || (turn_.is_shared() && (soon() || ++looks < kLooks));
+    if (patient) {
+      wait = std::max(wait, Wait::kAwake);
       yield();
+    } else if (turn_.retire()) {
+      reader.dense = false;
+      errno = EAGAIN;
+      return -1;
     } else {
-      buffer.give_back();
+      reader.buffer.give_back();
       wait_for_request();
-      slept = true;
+      wait = Wait::kAsleep;
     }
   }
-  dense_ = Clock::now() - since < kDense;
+  reader.dense = soon();
   if (size < 0 && stopped_) errno = EINTR;
   return size;
 }
@@ -253,7 +272,7 @@ ssize_t Channel::answer_init(std::span<const iovec> parts) {
     // Whatever the former daemon had read and not answered comes again.
     const fuse_out_header resend{sizeof(fuse_out_header), protocol::kNotifyResend, 0};
     [[maybe_unused]] const ssize_t sent = ::write(device_, &resend, sizeof resend);
-    if (turn_.leave(true)) need_thread_();
+    if (turn_.leave({.may_take_long = true})) need_thread_();
   }
   return written;
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 
+#include "fusefs/cpu_follower.h"
 #include "fusefs/io_buffer.h"
 #include "fusefs/protocol.h"
 #include "fusefs/reader_turn.h"
@@ -32,6 +33,14 @@ struct CurrentRequest {
   }
 };
 
+/// What a thread that serves requests keeps from one to the next.
+struct Reader {
+  IoBuffer buffer;
+  CpuFollower follower;
+  bool dense = false;    // its last request came soon
+  bool serving = false;  // a program's request
+};
+
 /// The bytes between libfuse and /dev/fuse (fuse_session_custom_io). Adds what libfuse 3.14 does not know:
 /// passthrough, resending, kill-privileges v2; records the handshake and plays it again after a take-over;
 /// polls the device for a moment before sleeping; counts. Thread-safe.
@@ -43,9 +52,9 @@ class Channel {
   Channel(int device, SessionState& state, bool allow_passthrough, bool replay, std::function<void()> ready,
           std::function<void()> need_thread);
 
-  /// The size of the next request, which is then in `buffer`, or -1 with an errno; EAGAIN: the calling thread
-  /// should end. `buffer` is given back while nothing comes.
-  ssize_t read(IoBuffer& buffer);
+  /// The size of the next request, which is then in the reader's buffer, or -1 with an errno; EAGAIN: the
+  /// calling thread should end. The buffer is given back while nothing comes.
+  ssize_t read(Reader& reader);
   ssize_t write(std::span<const iovec> parts);
   /// Makes every reader return; the mount stays.
   void stop();
@@ -57,8 +66,13 @@ class Channel {
   }
 
  private:
-  /// read(2); `slept` is set when it had to be waited for asleep.
-  ssize_t read_device(IoBuffer& buffer, bool& slept);
+  /// How long a request had to be waited for.
+  enum class Wait { kNone, kAwake, kAsleep };
+
+  bool take_turn(Reader& reader);
+  ssize_t replay_init(Reader& reader);
+  /// read(2). EAGAIN: nothing comes, and another thread waits for it too.
+  ssize_t read_device(Reader& reader, Wait& wait);
   void wait_for_request();
   ssize_t answer_init(std::span<const iovec> parts);
   ssize_t answer_open(std::span<const iovec> parts, std::int32_t backing_id);
@@ -70,7 +84,6 @@ class Channel {
   std::function<void()> need_thread_;
   FileDescriptor wake_;  // eventfd(2)
   ReaderTurn turn_;
-  bool dense_ = false;  // the last request came soon; used by whoever has the turn
   std::atomic<bool> replay_;
   std::atomic<bool> replaying_{false};
   std::atomic<bool> stopped_{false};

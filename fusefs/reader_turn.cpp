@@ -1,6 +1,7 @@
 #include "fusefs/reader_turn.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace okcvm::fusefs {
@@ -13,26 +14,33 @@ constexpr std::chrono::milliseconds kLongestBetweenLooks{16};  // while requests
 constexpr std::chrono::milliseconds kDrowsyFrom{100};          // to be woken by the next request
 constexpr std::chrono::seconds kSurplus{2};
 
+/// How many threads should wait for the requests of so many programs. A program and its thread share a
+/// processor; where there are more programs than processors, one thread always finds something to do.
+int places_for(int programs) {
+  static const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return programs <= processors ? programs : std::max(1, processors / 2);
+}
+
 }  // namespace
 
 bool ReaderTurn::try_take() {
   const std::lock_guard lock(mutex_);
-  if (stopped_ || taken_) return false;
-  taken_ = true;
+  if (stopped_ || readers_ >= places_) return false;
+  ++readers_;
   return true;
 }
 
 bool ReaderTurn::take() {
   std::unique_lock lock(mutex_);
   if (stopped_) return false;
-  if (taken_) {
+  if (readers_ >= places_) {
     ++waiting_;
     const bool needed = wait(lock);
     --waiting_;
     if (!needed) return false;
     if (!watched_) freed_.notify_one();  // another one watches now
   }
-  taken_ = true;
+  ++readers_;
   return true;
 }
 
@@ -47,7 +55,7 @@ bool ReaderTurn::wait(std::unique_lock<std::mutex>& lock) {
     const bool told = freed_.wait_until(lock, until) == std::cv_status::no_timeout;
     if (watches) watched_ = false;
     const bool goes_on = requests_ != seen;
-    if (!taken_ && !stopped_ && (told || !goes_on)) return true;
+    if (readers_ < places_ && !stopped_ && (told || !goes_on)) return true;
     if (watches && goes_on) useful_until = Clock::now() + kSurplus;
     if (!told && Clock::now() >= useful_until) return false;
     patience = told ? kFirstLook : goes_on ? std::min(2 * patience, kLongestBetweenLooks) : 2 * patience;
@@ -55,21 +63,36 @@ bool ReaderTurn::wait(std::unique_lock<std::mutex>& lock) {
   return false;
 }
 
-bool ReaderTurn::leave(bool slow) {
+bool ReaderTurn::leave(const Request& request) {
   bool alone = false;
   bool wake_watcher = false;
+  bool wake_one = request.may_take_long;
   {
     const std::lock_guard lock(mutex_);
-    taken_ = false;
+    --readers_;
     ++requests_;
+    callers_.add(request.pid, request.was_waiting || serving_ > 0);
+    const int places = places_for(callers_.count());
+    if (places > places_) wake_one = true;
+    places_ = places;
     alone = waiting_ == 0;
     wake_watcher = std::exchange(drowsy_, false);
   }
+  if (request.pid) ++serving_;
   if (wake_watcher)
     freed_.notify_all();
-  else if (slow)
+  else if (wake_one)
     freed_.notify_one();
   return alone;
+}
+
+bool ReaderTurn::retire() {
+  const std::lock_guard lock(mutex_);
+  callers_.start_again();
+  places_ = 1;
+  if (readers_ == 1) return false;
+  --readers_;
+  return true;
 }
 
 void ReaderTurn::stop() {

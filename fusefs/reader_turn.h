@@ -1,26 +1,42 @@
 #pragma once
 
-#include <chrono>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+
+#include "fusefs/caller_count.h"
 
 namespace okcvm::fusefs {
 
 /// Lets one thread at a time wait for requests, so that a request wakes nobody needlessly: the thread that
 /// read it usually comes back for the next one before another could have been woken. One of the others looks
 /// from time to time, less often while all goes well and ever less while nothing happens, whether the reader
-/// is stuck in a slow request, and then takes its place. A thread that was not needed for a while is told to
-/// end. Thread-safe.
+/// is stuck in a slow request, and then takes its place. While several programs make requests at the same
+/// time, each with a processor of its own, as many threads wait for them. A thread that was not needed for a
+/// while is told to end. Thread-safe.
 class ReaderTurn {
  public:
-  /// Takes the turn if nobody has it.
+  /// What is known of a request when the turn is given back.
+  struct Request {
+    std::uint32_t pid = 0;       // 0: the kernel's own
+    bool was_waiting = false;    // when the reader came for it
+    bool may_take_long = false;  // another thread should be woken at once
+  };
+
+  /// Takes the turn if it can be had now.
   bool try_take();
   /// Waits for the turn; false when stopped, or when this thread was not needed for a while.
   bool take();
-  /// Gives the turn back with a request in hand. `slow`: wake another thread at once. Answers whether nobody
-  /// is there to take it: then another thread should be started.
-  bool leave(bool slow);
+  /// Gives the turn back with a request in hand. Answers whether nobody is there to take it: then another
+  /// thread should be started.
+  bool leave(const Request& request);
+  /// The request of this thread was answered.
+  void answered() { --serving_; }
+  /// Gives the turn back because no request comes; false when nobody else would wait for one.
+  bool retire();
+  /// Several threads may have the turn.
+  bool is_shared() const { return places_ > 1; }
   /// Nobody gets the turn any more.
   void stop();
 
@@ -29,12 +45,15 @@ class ReaderTurn {
 
   std::mutex mutex_;
   std::condition_variable freed_;
-  bool taken_ = false;
+  CallerCount callers_;
+  int readers_ = 0;
   std::uint64_t requests_ = 0;
   int waiting_ = 0;
   bool watched_ = false;  // one of those who wait looks after the reader
   bool drowsy_ = false;   // and, as nothing happened for a while, seldom
   bool stopped_ = false;
+  std::atomic<int> places_{1};   // changed under the lock
+  std::atomic<int> serving_{0};  // requests of programs in hand
 };
 
 }  // namespace okcvm::fusefs

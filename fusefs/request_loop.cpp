@@ -34,17 +34,16 @@ void* RequestLoop::run(void* self) {
 
 void RequestLoop::serve() {
   CallerIdentity::keep_in_this_thread();
-  IoBuffer buffer;
+  Reader reader;
   while (!fuse_session_exited(session_)) {
-    const ssize_t size = channel_.read(buffer);
+    const ssize_t size = channel_.read(reader);
     if (size < 0 && (errno == EINTR || errno == ENOENT)) continue;  // ENOENT: it was taken back meanwhile
     if (size < 0) break;  // stopped, unmounted, or not needed any more
     fuse_buf request{};
-    request.mem = buffer.bytes().data();
+    request.mem = reader.buffer.bytes().data();
     request.size = static_cast<std::size_t>(size);
     fuse_session_process_buf(session_, &request);
   }
-  buffer.give_back();
   const std::lock_guard lock(mutex_);
   if (--threads_ > 0) return;
   ended_ = true;
