@@ -303,6 +303,7 @@ void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t o
                [=](Operations& fs) {
                  ListingReply reply(request, room);
                  auto directory = fs.directories().open(node(id));
+                 std::uint32_t names = 0;
                  const auto visit = [&](const ListedName& row) {
                    if (!reply.fits_with_inode(row)) return false;
                    const std::string_view name(row.name);
@@ -312,10 +313,12 @@ void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t o
                                 : directory ? fs.look_up_in(**directory, row.name)
                                             : fs.look_up(node(id), row.name);
                    reply.add_with_inode(row, entry.value_or(Entry{}));
+                   ++names;
                    return true;
                  };
                  // A name takes about a fifth as much room without its inode.
                  const auto listed = fs.list(node(id), offset, visit, std::max<std::size_t>(room / 5, 4096));
+                 fs.listed(node(id), offset == 0, names);
                  return finished(std::move(reply), listed);
                }),
          [](const ListingReply& reply) { reply.send(); });

@@ -48,6 +48,10 @@ struct TableHeader {
 constexpr std::uint64_t kMagic = 0x6f6b63766d6e6401;  // "okcvmnd", version 1
 constexpr std::size_t kHeaderSize = 64;
 
+// A listing given anew costs three requests, and each of its names about an eighth of one.
+constexpr std::uint32_t kFewOutdated = 4;
+constexpr std::uint32_t kNamesForOneAttribute = 8;
+
 TableHeader& header_of(const SharedRegion& region) {
   return *reinterpret_cast<TableHeader*>(region.data());
 }
@@ -112,6 +116,8 @@ NodeTable::NodeTable(NodeTable&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
       index_(std::move(other.index_)),
       free_(std::move(other.free_)),
       writing_(std::move(other.writing_)),
+      told_(std::move(other.told_)),
+      listings_(std::move(other.listings_)),
       next_slot_(other.next_slot_),
       trust_(other.trust_),
       live_(other.live_) {}
@@ -237,6 +243,7 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   fault_point("nodes.forgotten");
   row->backing_id = 0;
   writing_.erase(id.slot());
+  listings_.erase(id.value);
   free_.push_back(id.slot());
   --live_;
   return forgotten;
@@ -281,6 +288,7 @@ void NodeTable::distrust_all() {
   MutexLock lock(mutex_);
   header_of(region_).trust = ++trust_;
   told_.clear();
+  listings_.clear();
 }
 
 void NodeTable::set_told(std::uint32_t slot, bool told) {
@@ -295,16 +303,36 @@ OpenState NodeTable::told(NodeId id) {
   MutexLock lock(mutex_);
   const NodeRecord* row = live_record(id);
   if (!row) return {};
-  set_told(id.slot(), row->opens == 0);
+  set_told(id.slot(), row->writers == 0);
   return open_state_of(*row);
 }
 
 bool NodeTable::is_told(const InodeKey& key, NodeId parent, std::string_view name) const {
   MutexLock lock(mutex_);
   const auto slot = index_find(key);
-  if (!slot || *slot >= told_.size() || !told_[*slot]) return false;
+  if (!slot || !is_told(*slot)) return false;
   const NodeRecord& row = record(*slot);
   return row.parent == parent.value && std::string_view(row.name.data(), row.name_size) == name;
+}
+
+void NodeTable::listed(NodeId directory, bool from_start, std::uint32_t names) {
+  MutexLock lock(mutex_);
+  if (!live_record(directory)) return;
+  Listing& listing = listings_[directory.value];
+  if (from_start) listing = {};
+  listing.names += names;
+}
+
+std::optional<NodeId> NodeTable::outdated(NodeId id) {
+  MutexLock lock(mutex_);
+  const NodeRecord* row = live_record(id);
+  if (!row || row->opens || is_told(id.slot())) return std::nullopt;
+  const auto listing = listings_.find(row->parent);
+  if (listing == listings_.end()) return std::nullopt;
+  const auto enough = std::max(kFewOutdated, listing->second.names / kNamesForOneAttribute);
+  if (++listing->second.outdated < enough) return std::nullopt;
+  listings_.erase(listing);
+  return NodeId{row->parent};
 }
 
 OpenState NodeTable::open_state(NodeId id) const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -101,11 +102,17 @@ class NodeTable {
   std::optional<std::size_t> depth(NodeId id) const EXCLUDES(mutex_);
 
   // -- What the kernel was told ----------------------------------------------------------------------------
-  /// Notes that the kernel has this inode's attributes, unless it is open: then they may change without a
-  /// word. Answers how it is open.
+  /// Notes that the kernel has this inode's attributes, unless it is open for writing: then they may change
+  /// without a word. Answers how it is open.
   OpenState told(NodeId id) EXCLUDES(mutex_);
   /// Whether the kernel should still have the attributes of what it knows by this name. Only a hint.
   bool is_told(const InodeKey& key, NodeId parent, std::string_view name) const EXCLUDES(mutex_);
+  /// Notes that the kernel was given so many names of a directory, and may keep them.
+  void listed(NodeId directory, bool from_start, std::uint32_t names) EXCLUDES(mutex_);
+  /// To be called when a file was closed: if the kernel was not told its attributes meanwhile it will ask
+  /// again, be it for the access time alone. Answers the directory once that is so for so many of its files
+  /// that giving the listing anew, attributes included, costs less than asking for each.
+  std::optional<NodeId> outdated(NodeId id) EXCLUDES(mutex_);
 
   std::uint64_t size() const EXCLUDES(mutex_);
 
@@ -123,6 +130,7 @@ class NodeTable {
   void grow_index() REQUIRES(mutex_);
   std::vector<NodeId> all_ids() const REQUIRES(mutex_);
   void set_told(std::uint32_t slot, bool told) REQUIRES(mutex_);
+  bool is_told(std::uint32_t slot) const REQUIRES(mutex_) { return slot < told_.size() && told_[slot]; }
   bool is_below(NodeId id, NodeId ancestor) const REQUIRES(mutex_);
   void place(NodeRecord& record, NodeId parent, std::string_view name) REQUIRES(mutex_);
 
@@ -132,6 +140,11 @@ class NodeTable {
   std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint32_t> writing_ GUARDED_BY(mutex_);
   std::vector<bool> told_ GUARDED_BY(mutex_);  // by slot
+  struct Listing {
+    std::uint32_t names = 0;
+    std::uint32_t outdated = 0;
+  };
+  std::unordered_map<std::uint64_t, Listing> listings_ GUARDED_BY(mutex_);  // that the kernel may have, by id
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = kFirstFreeSlot;
   std::uint32_t trust_ GUARDED_BY(mutex_) = 1;
   std::uint64_t live_ GUARDED_BY(mutex_) = 0;

@@ -154,6 +154,8 @@ void Operations::release(FileId id) {
   const auto file = state_.remove_file(id);
   if (!file) return;
   backings_.closed(file->node, file->flags);
+  if (!state_.passthrough()) return;  // what was read stays with the kernel
+  if (const auto directory = nodes_.outdated(file->node)) kernel_.inode(*directory);
 }
 
 // -- Data

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
@@ -153,6 +154,32 @@ TEST_F(Directories, ListedAgainAllAttributesAreRight) {
     write(here / "13", "again");
     look();
   });
+}
+
+/// After a file was read the kernel asks for its access time again. Where many were, the listing brings it.
+TEST_F(Directories, FilesThatWereReadGetTheirAttributesWithTheListing) {
+  if (!session().driver().statistics().passthrough) GTEST_SKIP() << "the kernel keeps what it read";
+  constexpr std::uint64_t kFiles = 200;
+  const auto here = filled(kFiles);
+  const auto file = [&](std::uint64_t i) { return here / ("f" + std::to_string(i)); };
+  const auto asked = [&] {
+    for (const auto& operation : session().driver().statistics().operations)
+      if (operation.name == "GETATTR") return operation.count;
+    return std::uint64_t{0};
+  };
+  std::uint64_t asked_for_all = kFiles;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (std::uint64_t i = 0; i < kFiles; ++i) write(file(i), "text");
+  // The kernel is told from another thread, which may be late.
+  while (asked_for_all > kFiles / 10 && std::chrono::steady_clock::now() < deadline) {
+    EXPECT_EQ(list(here).size(), kFiles);
+    for (std::uint64_t i = 0; i < kFiles; ++i) EXPECT_EQ(read(file(i)), "text");
+    EXPECT_EQ(list(here).size(), kFiles);
+    const auto before = asked();
+    for (std::uint64_t i = 0; i < kFiles; ++i) EXPECT_EQ(stat_of(file(i)).st_size, 4);
+    asked_for_all = asked() - before;
+  }
+  EXPECT_LE(asked_for_all, kFiles / 10);
 }
 
 TEST_F(Directories, AListingUnderChangesMissesNothingThatStays) {
