@@ -10,11 +10,13 @@ namespace okcvm::fusefs {
 namespace {
 
 std::atomic<std::size_t> kept_in_all{0};
+std::atomic<std::size_t> attribute_files_in_all{0};
 
 }  // namespace
 
 Backings::~Backings() {
   kept_in_all -= kept_.size();
+  attribute_files_in_all -= attribute_files_.size();
 }
 
 void Backings::start(int device, bool passthrough) {
@@ -109,7 +111,9 @@ Result<Backings::Use> Backings::open_first(NodeId id, int flags, const OpenFile&
       fault_point("backing.noted");
       state_.set_last_backing(backing_id);
       nodes_.opened(id, flags);
-      return Use{backing_id, nullptr, std::move(*passed)};
+      if (!has_room_for_attribute_file()) return Use{backing_id, nullptr, std::move(*passed)};
+      add_attribute_file(id, std::make_shared<FileDescriptor>(std::move(*passed)));
+      return Use{backing_id, nullptr, {}};
     }
   }
   auto served = open_file(Purpose::kServe);
@@ -127,10 +131,11 @@ bool Backings::may_be_kept(NodeId id) const {
 }
 
 void Backings::closed(NodeId id, int flags) {
-  std::shared_ptr<FileDescriptor> last;  // closed after the lock is released
+  std::shared_ptr<FileDescriptor> last, last_for_attributes;  // closed after the lock is released
   MutexLock lock(mutex_);
   const OpenState state = nodes_.closed(id, flags);
   if (state.opens) return;
+  last_for_attributes = take_attribute_file(id);
   if (const auto found = files_.find(id.value); found != files_.end()) {
     last = std::move(found->second);
     files_.erase(found);
@@ -150,6 +155,36 @@ std::shared_ptr<FileDescriptor> Backings::file(NodeId id) const {
 void Backings::remember_file(NodeId id, std::shared_ptr<FileDescriptor> file) {
   MutexLock lock(mutex_);
   if (nodes_.open_state(id).opens) files_[id.value] = std::move(file);
+}
+
+bool Backings::has_room_for_attribute_file() const {
+  return attribute_files_.size() < kMostAttributeFiles && attribute_files_in_all < kMostAttributeFilesInAll;
+}
+
+void Backings::add_attribute_file(NodeId id, std::shared_ptr<FileDescriptor> file) {
+  if (attribute_files_.emplace(id.value, std::move(file)).second) ++attribute_files_in_all;
+}
+
+std::shared_ptr<FileDescriptor> Backings::take_attribute_file(NodeId id) {
+  const auto found = attribute_files_.find(id.value);
+  if (found == attribute_files_.end()) return nullptr;
+  auto file = std::move(found->second);
+  attribute_files_.erase(found);
+  --attribute_files_in_all;
+  return file;
+}
+
+std::shared_ptr<FileDescriptor> Backings::attribute_file(NodeId id) const {
+  MutexLock lock(mutex_);
+  if (const auto found = attribute_files_.find(id.value); found != attribute_files_.end())
+    return found->second;
+  const auto found = files_.find(id.value);
+  return found == files_.end() ? nullptr : found->second;
+}
+
+void Backings::remember_attribute_file(NodeId id, std::shared_ptr<FileDescriptor> file) {
+  MutexLock lock(mutex_);
+  if (nodes_.open_state(id).opens && has_room_for_attribute_file()) add_attribute_file(id, std::move(file));
 }
 
 void Backings::drop_unused(NodeId id) {
@@ -179,6 +214,7 @@ Forgotten Backings::forget(NodeId id, std::uint64_t count) {
   if (forgotten.gone) {
     not_kept_any_more(id);
     files_.erase(id.value);
+    take_attribute_file(id);
     if (backing_id) close(backing_id);
   }
   state_.set_closing_backing(0);

@@ -52,6 +52,11 @@ class Backings {
   std::shared_ptr<FileDescriptor> file(NodeId id) const EXCLUDES(mutex_);
   void remember_file(NodeId id, std::shared_ptr<FileDescriptor> file) EXCLUDES(mutex_);
 
+  /// A descriptor to reach the attributes of an open inode by; null if none is at hand.
+  std::shared_ptr<FileDescriptor> attribute_file(NodeId id) const EXCLUDES(mutex_);
+  /// Keeps a descriptor, open for reading, for attribute_file() until the last close, if there is room.
+  void remember_attribute_file(NodeId id, std::shared_ptr<FileDescriptor> file) EXCLUDES(mutex_);
+
   /// Gives back the backing id of an inode unless it is open.
   void drop_unused(NodeId id) EXCLUDES(mutex_);
   /// Lets go of `count` references to a node, with the last one of its backing id.
@@ -60,7 +65,9 @@ class Backings {
  private:
   static constexpr std::size_t kMostKept = 8192;
   static constexpr std::size_t kMostKeptInAll = 65'536;  // by all sessions of this process
-  static constexpr std::int32_t kMostLost = 16;          // by daemons that died one after the other
+  static constexpr std::size_t kMostAttributeFiles = 64;
+  static constexpr std::size_t kMostAttributeFilesInAll = 4096;
+  static constexpr std::int32_t kMostLost = 16;  // by daemons that died one after the other
   class Opening;
   std::optional<Use> open_another(NodeId id, int flags) REQUIRES(mutex_);
   Result<Use> open_first(NodeId id, int flags, const OpenFile& open_file, bool may_pass) EXCLUDES(mutex_);
@@ -68,6 +75,9 @@ class Backings {
   bool may_be_kept(NodeId id) const;
   void drop_unused_locked(NodeId id) REQUIRES(mutex_);
   void keep(NodeId id) REQUIRES(mutex_);
+  bool has_room_for_attribute_file() const REQUIRES(mutex_);
+  void add_attribute_file(NodeId id, std::shared_ptr<FileDescriptor> file) REQUIRES(mutex_);
+  std::shared_ptr<FileDescriptor> take_attribute_file(NodeId id) REQUIRES(mutex_);
   void not_kept_any_more(NodeId id) REQUIRES(mutex_);
   /// Takes the id from its node before the kernel has it back: the other way round a death in between would
   /// leave a node with an id that may be another file's.
@@ -80,6 +90,7 @@ class Backings {
   bool passthrough_ = false;
   mutable Mutex mutex_;
   std::unordered_map<std::uint64_t, std::shared_ptr<FileDescriptor>> files_ GUARDED_BY(mutex_);
+  std::unordered_map<std::uint64_t, std::shared_ptr<FileDescriptor>> attribute_files_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint64_t> opening_ GUARDED_BY(mutex_);  // their files are being opened
   std::condition_variable_any opening_ended_;
   std::list<NodeId> kept_ GUARDED_BY(mutex_);  // unused backing ids, longest unused first

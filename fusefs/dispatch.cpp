@@ -26,8 +26,9 @@ Request asker(fuse_req_t request) {
   who.gid = context->gid;
   who.pid = context->pid;
   const auto& current = Channel::current();
+  who.unique = current.unique();
   if (!current.resent()) return who;
-  const auto noted = dispatcher_of(request).state.unfinished(current.unique());
+  const auto noted = dispatcher_of(request).state.unfinished(who.unique);
   who.may_have_run = noted.has_value();
   who.noted = noted.value_or(0);
   return who;
@@ -343,7 +344,7 @@ void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
                  who.may_have_run = Channel::current().resent();
                  who.kill_privileges =
                      Channel::current().body<fuse_open_in>().open_flags & protocol::kOpenKillSuidgid;
-                 return fs.open(who, node(id), wanted->flags, Channel::current().unique());
+                 return fs.open(who, node(id), wanted->flags);
                }),
          [&](const Opened& opened) {
            const auto info = file_info_of(opened);
@@ -361,7 +362,7 @@ void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t m
                  Request who = asker(request);
                  who.kill_privileges =
                      Channel::current().body<fuse_create_in>().open_flags & protocol::kOpenKillSuidgid;
-                 return fs.create(who, node(parent), name, mode, wanted->flags, Channel::current().unique());
+                 return fs.create(who, node(parent), name, mode, wanted->flags);
                }),
          [&](const std::pair<Entry, Opened>& made) {
            const auto& [entry, opened] = made;
@@ -390,8 +391,8 @@ void on_read(fuse_req_t request, fuse_ino_t id, std::size_t size, off_t offset, 
   answer(
       request,
       [&] {
-        return dispatcher_of(request).operations.read(node(id), bytes.first(std::min(size, bytes.size())),
-                                                      offset);
+        return dispatcher_of(request).operations.read(asker(request), node(id),
+                                                      bytes.first(std::min(size, bytes.size())), offset);
       },
       [&](std::size_t got) { fuse_reply_buf(request, reinterpret_cast<const char*>(bytes.data()), got); });
 }

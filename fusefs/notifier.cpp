@@ -42,6 +42,10 @@ void Notifier::link_now(NodeId id) {
   fuse_lowlevel_notify_inval_inode(session_, id.value, 0, 0);
 }
 
+void Notifier::attributes_now(NodeId id) {
+  fuse_lowlevel_notify_inval_inode(session_, id.value, -1, 0);
+}
+
 void Notifier::drain() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return stopping_ || (queue_.empty() && !busy_); });

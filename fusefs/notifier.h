@@ -26,6 +26,7 @@ class Notifier final : public Invalidator {
   void expire(NodeId parent, const std::string& name) override { push({parent, name, true}); }
   void inode(NodeId id) override { push({id, {}, false}); }
   void link_now(NodeId id) override;
+  void attributes_now(NodeId id) override;
   void drain() override;
 
  private:

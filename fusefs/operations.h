@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fusefs/access_order.h"
 #include "fusefs/backings.h"
 #include "fusefs/change_log.h"
 #include "fusefs/directories.h"
@@ -74,6 +75,8 @@ class Invalidator {
   virtual void inode(NodeId id) = 0;
   /// The same, done when it returns. Only for symbolic links: no request holds a lock that this waits for.
   virtual void link_now(NodeId id) = 0;
+  /// Attributes alone, done when it returns: that waits for nothing.
+  virtual void attributes_now(NodeId id) = 0;
   /// Waits until everything asked for before is done. Must not be called while holding back requests.
   virtual void drain() = 0;
 };
@@ -148,11 +151,11 @@ class Operations {
 
   // -- Files (operations_files.cpp)
   // --------------------------------------------------------------------------
-  Result<Opened> open(const Request& request, NodeId id, int flags, std::uint64_t unique);
+  Result<Opened> open(const Request& request, NodeId id, int flags);
   Result<std::pair<Entry, Opened>> create(const Request& request, NodeId parent, const char* name,
-                                          mode_t mode, int flags, std::uint64_t unique);
+                                          mode_t mode, int flags);
   void release(FileId file);
-  Result<std::size_t> read(NodeId id, std::span<std::byte> into, off_t offset);
+  Result<std::size_t> read(const Request& request, NodeId id, std::span<std::byte> into, off_t offset);
   Result<std::size_t> write(const Request& request, NodeId id, std::span<const std::byte> from, off_t offset);
   Result<void> sync(NodeId id, bool data_only);
   Result<void> allocate(const Request& request, NodeId id, int mode, off_t offset, off_t length);
@@ -224,12 +227,17 @@ class Operations {
   /// anywhere while the kernel keeps one text for all of them.
   bool link_allowed(std::string_view text, Zone zone, std::optional<std::size_t> depth);
   Result<void> apply(const Request& request, const Node& node, int file, const SetAttributes& wanted);
+  /// A mode given as an ACL is set; any other ACL is refused with EOPNOTSUPP.
+  Result<void> set_acl(const Request& request, const Node& node, std::string_view name,
+                       std::span<const char> value);
+  /// A descriptor for calls on the backing inode's attributes; it may be O_PATH.
+  Result<std::shared_ptr<FileDescriptor>> attribute_file(const Node& node);
   Result<std::string> name_of(const Node& node);
   Result<std::pair<Entry, Opened>> open_existing(const Request& request, const Directory& directory,
-                                                 const char* name, int flags, std::uint64_t unique);
+                                                 const char* name, int flags);
   /// `file`, if given, is open on the node's inode; `known`, what is known of it.
-  Result<Opened> register_open(const Node& node, FileDescriptor file, const struct stat* known, int flags,
-                               std::uint64_t unique);
+  Result<Opened> register_open(const Request& request, const Node& node, FileDescriptor file,
+                               const struct stat* known, int flags);
   /// The backing inode of a node, also after it lost its last name.
   Result<FileDescriptor> open_inode(const Node& node, int flags);
   Result<FileDescriptor> open_backing(const Node& node, int flags);
@@ -245,6 +253,7 @@ class Operations {
   Invalidator& kernel_;
   Directories directories_;
   Orphans orphans_;
+  AccessOrder access_order_;
   Mutex removed_mutex_;
   // Inodes that lost their last name, held (O_PATH) until the kernel forgets them.
   std::unordered_map<std::uint64_t, FileDescriptor> removed_ GUARDED_BY(removed_mutex_);

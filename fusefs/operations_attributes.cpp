@@ -1,6 +1,10 @@
 // Attributes of nodes: stat, chmod and its kin, extended attributes, statfs.
 
+#include <endian.h>
 #include <fcntl.h>
+#include <linux/posix_acl.h>
+#include <linux/posix_acl_xattr.h>
+#include <linux/xattr.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -23,9 +27,38 @@ struct ProcPath {
   char text[32];
 };
 
+/// Makes a call on an inode: `direct` by a descriptor of it, `by_path` where that is O_PATH and the call does
+/// not take such. Both answer a negative number with errno set on failure.
+template <typename Direct, typename ByPath>
+auto on_inode(int file, const Direct& direct, const ByPath& by_path) {
+  const auto result = direct(file);
+  return result < 0 && errno == EBADF ? by_path(ProcPath(file).text) : result;
+}
+
 /// Extended attributes that a session may use. Capabilities, ACLs and labels are the host's business.
 bool is_allowed_attribute(std::string_view name) {
   return name.starts_with("user.");
+}
+
+bool is_acl(std::string_view name) {
+  return name == XATTR_NAME_POSIX_ACL_ACCESS || name == XATTR_NAME_POSIX_ACL_DEFAULT;
+}
+
+/// The permission bits that an ACL stands for, if it says no more than a mode can (acl(5), "CORRESPONDENCE
+/// BETWEEN ACL ENTRIES AND FILE PERMISSION BITS"); `value` as in linux/posix_acl_xattr.h.
+std::optional<mode_t> mode_of_acl(std::span<const char> value) {
+  posix_acl_xattr_header header;
+  std::array<posix_acl_xattr_entry, 3> entries;  // owner, group, others
+  if (value.size() != sizeof header + sizeof entries) return std::nullopt;
+  std::memcpy(&header, value.data(), sizeof header);
+  std::memcpy(entries.data(), value.data() + sizeof header, sizeof entries);
+  constexpr std::array<std::uint16_t, 3> kTags{ACL_USER_OBJ, ACL_GROUP_OBJ, ACL_OTHER};
+  mode_t mode = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (le16toh(entries[i].e_tag) != kTags[i]) return std::nullopt;
+    mode = mode << 3 | (le16toh(entries[i].e_perm) & 07u);
+  }
+  return le32toh(header.a_version) == POSIX_ACL_XATTR_VERSION ? std::optional(mode) : std::nullopt;
 }
 
 // Whether an extended attribute was there before a request to make or remove it was begun.
@@ -87,8 +120,25 @@ Result<FileDescriptor> Operations::open_inode(const Node& node, int flags) {
   return file;
 }
 
+Result<std::shared_ptr<FileDescriptor>> Operations::attribute_file(const Node& node) {
+  if (auto held = backings_.attribute_file(node.id)) return held;
+  // To open it does no harm where only the driver opens files, and spares the calls a path through /proc.
+  const bool is_ours = !rule_of(node.zone).changes_underneath && (S_ISREG(node.type) || S_ISDIR(node.type));
+  auto file = is_fixed(node.id) ? workspace_.open_zone(node.zone)
+              : is_ours         ? open_inode(node, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
+                                : Result<FileDescriptor>(fail_errno(EBADF));
+  if (!file && !is_fixed(node.id)) file = open_inode(node, O_PATH | O_NOFOLLOW);
+  if (!file) return fail(file.error());
+  auto shared = std::make_shared<FileDescriptor>(std::move(*file));
+  if (is_ours && S_ISREG(node.type)) backings_.remember_attribute_file(node.id, shared);
+  return shared;
+}
+
 Result<struct stat> Operations::status_of(const Node& node) {
   struct stat status {};
+  if (S_ISREG(node.type))
+    if (const auto held = backings_.attribute_file(node.id))
+      return ::fstat(held->get(), &status) == 0 ? Result<struct stat>(status) : fail_errno(errno);
   if (!node.name.empty() && !node.dead && !rule_of(node.zone).changes_underneath) {
     // By name in a directory that is probably open: half the calls of the way over the handle. What stands
     // there must be the same inode; if it is not, the name was just moved.
@@ -129,12 +179,12 @@ Result<Entry> Operations::set_attributes(const Request& request, NodeId id, cons
   if (!node) return fail(node.error());
   record(*node, wanted.size ? ChangeKind::kContent : ChangeKind::kAttributes);
 
-  auto file =
-      is_zone_directory(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
+  auto file = attribute_file(*node);
   if (!file) return fail(file.error());
-  if (auto applied = apply(request, *node, file->get(), wanted); !applied) return fail(applied.error());
+  if (wanted.accessed) access_order_.before_setting(id, request.unique);
+  if (auto applied = apply(request, *node, (*file)->get(), wanted); !applied) return fail(applied.error());
   struct stat status {};
-  if (::fstat(file->get(), &status) != 0) return fail_errno(errno);
+  if (::fstat((*file)->get(), &status) != 0) return fail_errno(errno);
   return entry_of(*node, status);
 }
 
@@ -175,7 +225,12 @@ Result<void> Operations::apply(const Request& request, const Node& node, int fil
       return fail_errno(errno);
   }
   if (mode) {
-    if (with_faults("backing.chmod", [&] { return ::chmod(ProcPath(file).text, *mode & 07777); }) != 0)
+    const mode_t bits = *mode & 07777;
+    if (with_faults("backing.chmod", [&] {
+          return on_inode(
+              file, [=](int fd) { return ::fchmod(fd, bits); },
+              [=](const char* path) { return ::chmod(path, bits); });
+        }) != 0)
       return fail_errno(errno);
     // Bits that a write must clear: the next open must see to that itself, not through the kernel's own path.
     if (*mode & (S_ISUID | S_ISGID)) backings_.drop_unused(node.id);
@@ -197,16 +252,19 @@ Result<std::string> Operations::extended_attribute(NodeId id, const char* name) 
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
-  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
+  auto file = attribute_file(*node);
   if (!file && is_fixed(id)) return fail_errno(ENODATA);
   if (!file) return fail(file.error());
+  const auto get = [&](char* into, std::size_t room) {
+    return on_inode((*file)->get(), [=](int fd) { return ::fgetxattr(fd, name, into, room); },
+                    [=](const char* path) { return ::getxattr(path, name, into, room); });
+  };
   std::array<char, 256> small;
-  const ProcPath path(file->get());
-  ssize_t size = ::getxattr(path.text, name, small.data(), small.size());
+  ssize_t size = get(small.data(), small.size());
   if (size >= 0) return std::string(small.data(), static_cast<std::size_t>(size));
   if (errno != ERANGE) return fail_errno(errno);
   std::string value(XATTR_SIZE_MAX, '\0');
-  size = ::getxattr(path.text, name, value.data(), value.size());
+  size = get(value.data(), value.size());
   if (size < 0) return fail_errno(errno);
   value.resize(static_cast<std::size_t>(size));
   return value;
@@ -215,15 +273,18 @@ Result<std::string> Operations::extended_attribute(NodeId id, const char* name) 
 Result<std::string> Operations::extended_attribute_names(NodeId id) {
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
-  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
+  auto file = attribute_file(*node);
   if (!file && is_fixed(id)) return std::string();
   if (!file) return fail(file.error());
-  const ProcPath path(file->get());
   std::string all(256, '\0');
-  ssize_t size = ::listxattr(path.text, all.data(), all.size());
+  const auto list = [&] {
+    return on_inode((*file)->get(), [&](int fd) { return ::flistxattr(fd, all.data(), all.size()); },
+                    [&](const char* path) { return ::listxattr(path, all.data(), all.size()); });
+  };
+  ssize_t size = list();
   if (size < 0 && errno == ERANGE) {
     all.resize(XATTR_LIST_MAX);
-    size = ::listxattr(path.text, all.data(), all.size());
+    size = list();
   }
   if (size < 0 && errno == EOPNOTSUPP) return std::string();
   if (size < 0) return fail_errno(errno);
@@ -240,16 +301,37 @@ Result<void> Operations::set_extended_attribute(const Request& request, NodeId i
                                                 std::span<const char> value, int flags) {
   auto node = changeable(id, "setxattr");
   if (!node) return fail(node.error());
+  if (is_acl(name)) return set_acl(request, *node, name, value);
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
-  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
+  auto file = attribute_file(*node);
   if (!file) return fail(file.error());
   record(*node, ChangeKind::kAttributes);
   if (request.may_have_run && request.noted == kAttributeAbsent) flags &= ~XATTR_CREATE;
   if (with_faults("backing.setxattr", [&] {
-        return ::setxattr(ProcPath(file->get()).text, name, value.data(), value.size(), flags);
+        return on_inode(
+            (*file)->get(), [&](int fd) { return ::fsetxattr(fd, name, value.data(), value.size(), flags); },
+            [&](const char* path) { return ::setxattr(path, name, value.data(), value.size(), flags); });
       }) != 0)
     return fail_errno(errno);
   return {};
+}
+
+Result<void> Operations::set_acl(const Request& request, const Node& node, std::string_view name,
+                                 std::span<const char> value) {
+  const auto permissions = name == XATTR_NAME_POSIX_ACL_ACCESS ? mode_of_acl(value) : std::nullopt;
+  if (!permissions) return fail_errno(EOPNOTSUPP);
+  auto file = attribute_file(node);
+  if (!file) return fail(file.error());
+  struct stat status {};
+  if (::fstat((*file)->get(), &status) != 0) return fail_errno(errno);
+  SetAttributes wanted;
+  wanted.mode = (status.st_mode & 07000) | *permissions;
+  if ((status.st_mode & S_ISGID) && request.uid != 0 && !is_in_group(request, status.st_gid))
+    *wanted.mode &= ~static_cast<mode_t>(S_ISGID);
+  record(node, ChangeKind::kAttributes);
+  auto applied = apply(request, node, (*file)->get(), wanted);
+  if (applied) kernel_.attributes_now(node.id);  // it does not know that this changes the mode
+  return applied;
 }
 
 std::uint64_t Operations::attribute_fact(NodeId id, const char* name) {
@@ -259,13 +341,17 @@ std::uint64_t Operations::attribute_fact(NodeId id, const char* name) {
 Result<void> Operations::remove_extended_attribute(const Request& request, NodeId id, const char* name) {
   auto node = changeable(id, "removexattr");
   if (!node) return fail(node.error());
+  if (is_acl(name)) return {};  // there never is one
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
-  auto file = is_fixed(id) ? workspace_.open_zone(node->zone) : open_inode(*node, O_PATH | O_NOFOLLOW);
+  auto file = attribute_file(*node);
   if (!file) return fail(file.error());
   record(*node, ChangeKind::kAttributes);
   const bool was_there = request.may_have_run && request.noted == kAttributePresent;
-  if (with_faults("backing.removexattr", [&] { return ::removexattr(ProcPath(file->get()).text, name); }) !=
-          0 &&
+  if (with_faults("backing.removexattr",
+                  [&] {
+                    return on_inode((*file)->get(), [=](int fd) { return ::fremovexattr(fd, name); },
+                                    [=](const char* path) { return ::removexattr(path, name); });
+                  }) != 0 &&
       !(was_there && errno == ENODATA))
     return fail_errno(errno);
   return {};

@@ -45,8 +45,8 @@ Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, 
   return shared;
 }
 
-Result<Opened> Operations::register_open(const Node& node, FileDescriptor file, const struct stat* known,
-                                         int flags, std::uint64_t unique) {
+Result<Opened> Operations::register_open(const Request& request, const Node& node, FileDescriptor file,
+                                         const struct stat* known, int flags) {
   auto use = backings_.opened(node.id, flags, [&](Backings::Purpose purpose) -> Result<FileDescriptor> {
     if (purpose == Backings::Purpose::kPass) {
       // Only for its path: the kernel opens it anew for each open, as that asks for. So what is kept does not
@@ -65,7 +65,7 @@ Result<Opened> Operations::register_open(const Node& node, FileDescriptor file, 
     return opened;
   });
   if (!use) return fail(use.error());
-  auto id = state_.add_file({node.id, flags}, unique);
+  auto id = state_.add_file({node.id, flags}, request.unique);
   if (!id) {
     backings_.closed(node.id, flags);
     return fail(id.error());
@@ -78,7 +78,7 @@ Result<Opened> Operations::register_open(const Node& node, FileDescriptor file, 
   return opened;
 }
 
-Result<Opened> Operations::open(const Request& request, NodeId id, int flags, std::uint64_t unique) {
+Result<Opened> Operations::open(const Request& request, NodeId id, int flags) {
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   const bool changes = wants_to_write(flags) || (flags & O_TRUNC);
@@ -86,10 +86,10 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags, st
     if (const int error = rule_of(node->zone).write_error)
       return deny("open", node->parent, node->name.c_str(), error);
   if (id == kMetadataNode) return Opened{};
-  const auto known = request.may_have_run ? state_.file_opened_by(unique) : std::nullopt;
+  const auto known = request.may_have_run ? state_.file_opened_by(request.unique) : std::nullopt;
   if (changes) record(*node, ChangeKind::kContent);
   auto opened = known ? Result<Opened>(Opened{*known, nodes_.open_state(id).backing_id, false, {}})
-                      : register_open(*node, {}, nullptr, flags, unique);
+                      : register_open(request, *node, {}, nullptr, flags);
   if (!opened || !(flags & O_TRUNC)) return opened;
   SetAttributes truncation;
   truncation.size = 0;
@@ -103,11 +103,10 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags, st
 
 /// The host made the file since the kernel looked (in the workdir).
 Result<std::pair<Entry, Opened>> Operations::open_existing(const Request& request, const Directory& directory,
-                                                           const char* name, int flags,
-                                                           std::uint64_t unique) {
+                                                           const char* name, int flags) {
   auto entry = look_up_in(directory, name);
   if (!entry) return fail(entry.error());
-  auto opened = open(request, entry->id, flags & ~O_CREAT, unique);
+  auto opened = open(request, entry->id, flags & ~O_CREAT);
   if (!opened) {
     forget(entry->id, 1);
     return fail(opened.error());
@@ -116,7 +115,7 @@ Result<std::pair<Entry, Opened>> Operations::open_existing(const Request& reques
 }
 
 Result<std::pair<Entry, Opened>> Operations::create(const Request& request, NodeId parent, const char* name,
-                                                    mode_t mode, int flags, std::uint64_t unique) {
+                                                    mode_t mode, int flags) {
   auto place = place_for_change(parent, name, "create");
   if (!place) return fail(place.error());
   const Directory& directory = **place;
@@ -130,7 +129,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
     else if (flags & O_EXCL)
       return fail_errno(EEXIST);
     else
-      return open_existing(request, directory, name, flags, unique);
+      return open_existing(request, directory, name, flags);
   }
   if (!file) return fail_errno(errno);
   auto entry = finish_new(directory, name, (mode & 07777) | S_IFREG, file.get());
@@ -138,9 +137,9 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
 
   auto node = nodes_.find(entry->id);
   if (node && request.may_have_run)
-    if (const auto known = state_.file_opened_by(unique))
+    if (const auto known = state_.file_opened_by(request.unique))
       return std::pair{*entry, Opened{*known, nodes_.open_state(entry->id).backing_id, false, {}}};
-  auto opened = node ? register_open(*node, std::move(file), &entry->attributes, flags, unique)
+  auto opened = node ? register_open(request, *node, std::move(file), &entry->attributes, flags)
                      : Result<Opened>(fail(node.error()));
   if (!opened) {
     forget(entry->id, 1);
@@ -161,7 +160,8 @@ void Operations::release(FileId id) {
 // -- Data
 // -----------------------------------------------------------------------------------------------------
 
-Result<std::size_t> Operations::read(NodeId id, std::span<std::byte> into, off_t offset) {
+Result<std::size_t> Operations::read(const Request& request, NodeId id, std::span<std::byte> into,
+                                     off_t offset) {
   if (id == kMetadataNode) {
     std::shared_ptr<const std::string> text;
     {
@@ -173,12 +173,20 @@ Result<std::size_t> Operations::read(NodeId id, std::span<std::byte> into, off_t
   }
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
+  const AccessOrder::Read read(access_order_, id, request.unique);
   auto file = data_file(*node, false);
   if (!file) return fail(file.error());
+  FileDescriptor quiet;
+  if (read.is_late()) {
+    auto opened = open_backing(*node, O_RDONLY | O_NOATIME);
+    if (!opened) return fail(opened.error());
+    quiet = std::move(*opened);
+  }
+  const int from = quiet ? quiet.get() : (*file)->get();
   std::size_t done = 0;
   while (done < into.size()) {
     const ssize_t got =
-        ::pread((*file)->get(), into.data() + done, into.size() - done, offset + static_cast<off_t>(done));
+        ::pread(from, into.data() + done, into.size() - done, offset + static_cast<off_t>(done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return fail_errno(errno);
     if (got == 0) break;

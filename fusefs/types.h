@@ -85,6 +85,7 @@ struct Request {
   uid_t uid = 0;
   gid_t gid = 0;
   pid_t pid = 0;
+  std::uint64_t unique = 0;  // the kernel's number of it, which grows; 0: not the kernel's
   bool may_have_run = false;
   std::uint64_t noted = 0;  // then: the fact that daemon noted before it began (SessionState::start)
   bool kill_privileges =

@@ -1,11 +1,15 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <linux/xattr.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "tests/support/manifest.h"
 #include "tests/support/mounted_session.h"
@@ -19,6 +23,14 @@ using Attributes = MountedSession;
 
 std::string text_of(const timespec& time) {
   return std::to_string(time.tv_sec) + "." + std::to_string(time.tv_nsec);
+}
+
+/// As linux/posix_acl_xattr.h has it: owner, group and others.
+std::string acl_of_mode(mode_t mode) {
+  std::string acl("\2\0\0\0", 4);
+  for (const auto& [tag, bits] : {std::pair{1, mode >> 6}, {4, mode >> 3}, {32, mode}})
+    acl += {static_cast<char>(tag), 0, static_cast<char>(bits & 7), 0, '\xff', '\xff', '\xff', '\xff'};
+  return acl;
 }
 
 TEST_F(Attributes, TimesAreKeptToTheNanosecond) {
@@ -201,6 +213,74 @@ TEST_F(Attributes, TheHostsOwnAttributesStayTheHosts) {
   EXPECT_NE(ERRNO_OF(::setxattr((outputs() / "f").c_str(), "trusted.overlay.opaque", "y", 1, 0)), 0);
   const char capability[20] = {0, 0, 0, 2};
   EXPECT_NE(ERRNO_OF(::setxattr((outputs() / "f").c_str(), "security.capability", capability, 20, 0)), 0);
+}
+
+/// cp -p and mv give modes as ACLs.
+TEST_F(Attributes, AnAclThatSaysNoMoreThanAModeIsThatMode) {
+  const auto file = shared_in_session() / "f";
+  write(file, "x");
+  EXPECT_OK(::chown(file.c_str(), kBob.uid, 0));
+  const auto set = [&](const std::string& acl) {
+    return ERRNO_OF(::setxattr(file.c_str(), XATTR_NAME_POSIX_ACL_ACCESS, acl.data(), acl.size(), 0));
+  };
+  for (mode_t mode = 0; mode <= 0777; ++mode) {
+    ASSERT_EQ(set(acl_of_mode(mode)), 0);
+    ASSERT_EQ(stat_of(file).st_mode, S_IFREG | mode);
+    ASSERT_EQ(stat_of(session().workspace() / "outputs/shared/f").st_mode, S_IFREG | mode);
+  }
+  const auto may_alice_read = [&] {
+    bool may = false;
+    as_user(kAlice, [&] { may = FileDescriptor(::open(file.c_str(), O_RDONLY)).get() >= 0; });
+    return may;
+  };
+  EXPECT_EQ(set(acl_of_mode(0600)), 0);
+  EXPECT_FALSE(may_alice_read());  // with no stat in between, which would bring the mode up to date
+  EXPECT_EQ(set(acl_of_mode(0604)), 0);
+  EXPECT_TRUE(may_alice_read());
+
+  EXPECT_OK(::chmod(file.c_str(), 07711));
+  EXPECT_EQ(set(acl_of_mode(0755)), 0);
+  EXPECT_EQ(stat_of(file).st_mode, S_IFREG | 07755u);
+  as_user(kAlice, [&] { EXPECT_EQ(set(acl_of_mode(0777)), EPERM); });
+  as_user(kBob, [&] { EXPECT_EQ(set(acl_of_mode(0751)), 0); });
+  EXPECT_EQ(stat_of(file).st_mode, S_IFREG | 05751u);  // the group is not bob's
+
+  auto with_user = acl_of_mode(0640);
+  with_user.insert(12, std::string("\2\0\7\0\xe8\3\0\0", 8));
+  with_user.insert(28, std::string("\x10\0\7\0\xff\xff\xff\xff", 8));
+  EXPECT_EQ(set(with_user), EOPNOTSUPP);
+  EXPECT_EQ(stat_of(file).st_mode, S_IFREG | 05751u);
+  EXPECT_OK(::removexattr(file.c_str(), XATTR_NAME_POSIX_ACL_ACCESS));
+  EXPECT_EQ(stat_of(file).st_mode, S_IFREG | 05751u);
+  EXPECT_OK(::removexattr(file.parent_path().c_str(), XATTR_NAME_POSIX_ACL_DEFAULT));
+  const auto minimal = acl_of_mode(0755);
+  EXPECT_EQ(ERRNO_OF(::setxattr(file.parent_path().c_str(), XATTR_NAME_POSIX_ACL_DEFAULT, minimal.data(),
+                                minimal.size(), 0)),
+            EOPNOTSUPP);
+}
+
+/// Pages are read ahead without waiting: such a read may come to the driver later than what the program does
+/// next.
+TEST_F(Attributes, AnAccessTimeThatWasSetStaysThoughReadsAreUnderWay) {
+  constexpr std::size_t kSize = 64 << 10;  // read ahead at once
+  const auto file = outputs() / "file";
+  write(file, std::string(kSize, 'x'));
+  const auto open = open_file(file, O_RDWR);
+  void* const mapped = ::mmap(nullptr, kSize, PROT_READ, MAP_SHARED, open.get(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  std::vector<unsigned char> present(kSize / 4096);
+  for (int round = 0; round < 500; ++round) {
+    const timespec times[2] = {{round, 5}, {0, UTIME_NOW}};
+    EXPECT_EQ(::posix_fadvise(open.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+    EXPECT_EQ(::posix_fadvise(open.get(), 0, 0, POSIX_FADV_WILLNEED), 0);
+    ASSERT_OK(::futimens(open.get(), times));
+    for (bool complete = false; !complete;) {  // until the read ended
+      ASSERT_OK(::mincore(mapped, kSize, present.data()));
+      complete = std::all_of(present.begin(), present.end(), [](unsigned char page) { return page & 1; });
+    }
+    ASSERT_EQ(text_of(stat_of(open).st_atim), text_of(times[0])) << "round " << round;
+  }
+  ::munmap(mapped, kSize);
 }
 
 TEST_F(Attributes, StatfsSpeaksOfTheBackingFileSystem) {
