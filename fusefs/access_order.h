@@ -12,7 +12,7 @@ namespace okcvm::fusefs {
 
 /// Keeps the order of reads, which move a file's access time, and of requests that set it. The kernel reads
 /// ahead without waiting, so a program may set the time while a read that it made before is still on its way.
-/// Requests are told apart by their `unique`, which grows in the order in which the kernel made them.
+/// The kernel's numbers of requests (Request::unique) say which was made first.
 /// Thread-safe.
 class AccessOrder {
  public:
