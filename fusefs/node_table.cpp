@@ -321,6 +321,7 @@ void NodeTable::listed(NodeId directory, bool from_start, std::uint32_t names) {
   Listing& listing = listings_[directory.value];
   if (from_start) listing = {};
   listing.names += names;
+  listing.complete = names == 0;
 }
 
 std::optional<NodeId> NodeTable::outdated(NodeId id) {
@@ -328,7 +329,8 @@ std::optional<NodeId> NodeTable::outdated(NodeId id) {
   const NodeRecord* row = live_record(id);
   if (!row || row->opens || is_told(id.slot())) return std::nullopt;
   const auto listing = listings_.find(row->parent);
-  if (listing == listings_.end()) return std::nullopt;
+  // The kernel would never again keep a listing of which it is made to forget a part (Linux 6.18).
+  if (listing == listings_.end() || !listing->second.complete) return std::nullopt;
   const auto enough = std::max(kFewOutdated, listing->second.names / kNamesForOneAttribute);
   if (++listing->second.outdated < enough) return std::nullopt;
   listings_.erase(listing);

@@ -107,7 +107,7 @@ class NodeTable {
   OpenState told(NodeId id) EXCLUDES(mutex_);
   /// Whether the kernel should still have the attributes of what it knows by this name. Only a hint.
   bool is_told(const InodeKey& key, NodeId parent, std::string_view name) const EXCLUDES(mutex_);
-  /// Notes that the kernel was given so many names of a directory, and may keep them.
+  /// Notes that the kernel was given so many names of a directory, and may keep them; with none it has all.
   void listed(NodeId directory, bool from_start, std::uint32_t names) EXCLUDES(mutex_);
   /// To be called when a file was closed: if the kernel was not told its attributes meanwhile it will ask
   /// again, be it for the access time alone. Answers the directory once that is so for so many of its files
@@ -143,6 +143,7 @@ class NodeTable {
   struct Listing {
     std::uint32_t names = 0;
     std::uint32_t outdated = 0;
+    bool complete = false;
   };
   std::unordered_map<std::uint64_t, Listing> listings_ GUARDED_BY(mutex_);  // that the kernel may have, by id
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = kFirstFreeSlot;

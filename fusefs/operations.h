@@ -105,7 +105,8 @@ class Operations {
   Result<Entry> look_up_in(const Directory& directory, const char* name, int opened = -1);
   /// Whether the kernel should have this row of a directory's listing already, with its attributes.
   bool is_told(const Directory& directory, const ListedName& row) const;
-  /// Notes that the kernel is given so many names of a listing, from its start or on from there.
+  /// Notes that the kernel is given so many names of a listing, from its start or on from there; none at its
+  /// end.
   void listed(NodeId id, bool from_start, std::uint32_t names) { nodes_.listed(id, from_start, names); }
   void forget(NodeId id, std::uint64_t count);
   /// The node that the kernel knows by this very name, if what stands there now seems to be the same inode.

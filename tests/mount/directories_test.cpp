@@ -25,6 +25,12 @@ class Directories : public MountedSession {
  protected:
   static Stream open_stream(const fs::path& path) { return {::opendir(path.c_str()), ::closedir}; }
 
+  std::uint64_t count_of(std::string_view operation) {
+    for (const auto& one : session().driver().statistics().operations)
+      if (one.name == operation) return one.count;
+    return 0;
+  }
+
   fs::path filled(int count) {
     const auto here = shared_in_session();
     const auto directory = open_file(here, O_RDONLY | O_DIRECTORY);
@@ -162,11 +168,6 @@ TEST_F(Directories, FilesThatWereReadGetTheirAttributesWithTheListing) {
   constexpr std::uint64_t kFiles = 200;
   const auto here = filled(kFiles);
   const auto file = [&](std::uint64_t i) { return here / ("f" + std::to_string(i)); };
-  const auto asked = [&] {
-    for (const auto& operation : session().driver().statistics().operations)
-      if (operation.name == "GETATTR") return operation.count;
-    return std::uint64_t{0};
-  };
   std::uint64_t asked_for_all = kFiles;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   for (std::uint64_t i = 0; i < kFiles; ++i) write(file(i), "text");
@@ -175,11 +176,34 @@ TEST_F(Directories, FilesThatWereReadGetTheirAttributesWithTheListing) {
     EXPECT_EQ(list(here).size(), kFiles);
     for (std::uint64_t i = 0; i < kFiles; ++i) EXPECT_EQ(read(file(i)), "text");
     EXPECT_EQ(list(here).size(), kFiles);
-    const auto before = asked();
+    const auto before = count_of("GETATTR");
     for (std::uint64_t i = 0; i < kFiles; ++i) EXPECT_EQ(stat_of(file(i)).st_size, 4);
-    asked_for_all = asked() - before;
+    asked_for_all = count_of("GETATTR") - before;
   }
   EXPECT_LE(asked_for_all, kFiles / 10);
+}
+
+/// A listing of which the kernel forgot a part while it came in would never be kept again.
+TEST_F(Directories, AListingIsKeptThoughFilesWereReadWhileItCameIn) {
+  constexpr int kFiles = 3000;
+  const auto here = filled(kFiles);
+  for (int round = 0; round < 5; ++round) {
+    write(here / "f0", "another listing");
+    EXPECT_OK(::unlink((here / "f0").c_str()));
+    write(here / "f0", "x");
+    const auto stream = open_stream(here);
+    for (int i = 0; i < kFiles / 2; ++i) {
+      ASSERT_NE(::readdir(stream.get()), nullptr);
+      read(here / ("f" + std::to_string(i)));
+    }
+    while (::readdir(stream.get())) {
+    }
+    EXPECT_EQ(list(here).size(), static_cast<std::size_t>(kFiles));
+    EXPECT_EQ(list(here).size(), static_cast<std::size_t>(kFiles));
+    const auto before = count_of("READDIRPLUS");
+    EXPECT_EQ(list(here).size(), static_cast<std::size_t>(kFiles));
+    EXPECT_EQ(count_of("READDIRPLUS"), before) << "round " << round;
+  }
 }
 
 TEST_F(Directories, AListingUnderChangesMissesNothingThatStays) {
