@@ -174,6 +174,8 @@ ssize_t Channel::read(Reader& reader) {
   reader.follower.follow(header->pid, wait == Wait::kAsleep);
   if (turn_.leave({header->pid, wait == Wait::kNone, may_take_long(header->opcode)})) need_thread_();
   current() = {header, bytes.size(), Clock::now(), 0};
+  if (header->pid && reader.rate.is_high_at(current().started))
+    Wakefulness::instance().extend(current().started);
   if (header->opcode != FUSE_STATFS)  // df(1) and monitors ask all mounts alike
     last_used_.store(now_seconds(), std::memory_order_relaxed);
   if (header->opcode == FUSE_INIT) state_.record_init(bytes);

@@ -13,6 +13,7 @@
 #include "fusefs/protocol.h"
 #include "fusefs/reader_turn.h"
 #include "fusefs/session_state.h"
+#include "fusefs/wakefulness.h"
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
 
@@ -37,7 +38,8 @@ struct CurrentRequest {
 struct Reader {
   IoBuffer buffer;
   CpuFollower follower;
-  bool dense = false;    // its last request came soon
+  bool dense = false;  // its last request came soon
+  RequestRate rate;
   bool serving = false;  // a program's request
 };
 

@@ -3,12 +3,14 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -105,6 +107,41 @@ double make_directories(LoopSizes sizes) {
 double remove_directories(LoopSizes sizes) {
   return timed(names("d", sizes.files), 1,
                [](const std::string& name) { check(::rmdir(name.c_str()) == 0, "rmdir"); });
+}
+
+double by_programs(int programs, double (*loop)(LoopSizes), LoopSizes sizes) {
+  int gate[2];
+  check(::pipe2(gate, O_CLOEXEC) == 0, "pipe");
+  std::vector<pid_t> started;
+  for (int i = 0; i < programs; ++i) {
+    const auto own = "program" + std::to_string(i);
+    check(::mkdir(own.c_str(), 0755) == 0 || errno == EEXIST, "mkdir");
+    const pid_t child = ::fork();
+    check(child >= 0, "fork");
+    if (child == 0) {
+      ::close(gate[1]);
+      char opens = 0;
+      const bool ready = ::chdir(own.c_str()) == 0 && ::read(gate[0], &opens, 1) == 0;
+      try {
+        if (ready) loop(sizes);
+      } catch (const std::exception&) {
+        ::_exit(1);
+      }
+      ::_exit(ready ? 0 : 1);
+    }
+    started.push_back(child);
+  }
+  ::close(gate[0]);
+  const auto start = std::chrono::steady_clock::now();
+  ::close(gate[1]);  // opens the gate
+  bool succeeded = true;
+  for (const pid_t child : started) {
+    int status = 0;
+    succeeded = ::waitpid(child, &status, 0) == child && status == 0 && succeeded;
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!succeeded) throw std::runtime_error("a program failed in its loop");
+  return seconds;
 }
 
 }  // namespace okcvm::bench

@@ -32,11 +32,12 @@ Row command(std::string name, double target, std::string script, std::string bef
           }};
 }
 
-Row loop(std::string name, double target, double (*body)(LoopSizes), int files) {
+Row loop(std::string name, double target, double (*body)(LoopSizes), int files, int programs = 1) {
   return {std::move(name), target, [=](const fs::path& directory) {
             fs::create_directories(directory / "loop");
             if (::chdir((directory / "loop").c_str()) != 0) throw std::runtime_error("chdir");
-            const double seconds = body({.files = files});
+            const LoopSizes sizes{.files = files};
+            const double seconds = programs == 1 ? body(sizes) : by_programs(programs, body, sizes);
             if (::chdir("/") != 0) throw std::runtime_error("chdir");
             return seconds;
           }};
@@ -83,6 +84,8 @@ std::vector<Row> make_rows(const RowOptions& options) {
       loop("unlink", 6, unlink_each, files),
       loop("mkdir", 11, make_directories, files),
       loop("rmdir", 0, remove_directories, files),
+      loop("create + write + close, 2 programs", 0, create_write_close, files, 2),
+      loop("open + read + close, 2 programs", 0, open_read_close, files, 2),
       command("git clone", 2.8, "git clone -q --no-hardlinks " + repository + " clone"),
       // Files as young as git's index are read again by every status, so they are made older first.
       command("git status (first)", 0, "git -C clone status --porcelain",
@@ -91,6 +94,7 @@ std::vector<Row> make_rows(const RowOptions& options) {
       command("git status (second)", 1.1, "git -C clone status --porcelain"),
       command("find -printf %s", 1.7, "find clone -printf '%s\\n' > /dev/null"),
       command("grep -r", 4.5, "grep -r needle clone > /dev/null"),
+      command("grep -r (again)", 0, "grep -r needle clone > /dev/null"),
       command("cp -a", 8, "cp -a clone copy"),
       command("tar", 0, "tar -cf - clone | cat > /dev/null"),
       command("rm -rf", 8, "rm -rf copy"),

@@ -217,6 +217,19 @@ Finding check_descriptors() {
   return {Level::kOk, "descriptors", hard + " open files a process are allowed", ""};
 }
 
+Finding check_processors() {
+  const FileDescriptor device(::open("/dev/cpu_dma_latency", O_WRONLY | O_CLOEXEC));
+  if (device)
+    return {Level::kOk, "processors", "idle processors can be kept awake while requests come in", ""};
+  if (errno == EACCES && ::geteuid() != 0)
+    return {Level::kOk, "processors", "/dev/cpu_dma_latency is for root alone, as it should be", ""};
+  return {
+      Level::kWarn, "processors",
+      "/dev/cpu_dma_latency cannot be opened (" + error_text() +
+          "): requests may take up to three times longer",
+      "a kernel with CONFIG_CPU_IDLE has it; in a container, start it with --device /dev/cpu_dma_latency"};
+}
+
 /// What statfs(2) on a mount says, asked by a child: it may never come back.
 enum class Pulse : std::uint8_t { kAlive, kDead, kSilent };
 
@@ -312,6 +325,7 @@ std::vector<Finding> check_host(const HostLayout& layout) {
   findings.push_back(check_mount_root(layout));
   findings.push_back(check_group());
   findings.push_back(check_descriptors());
+  findings.push_back(check_processors());
   check_mounts(findings);
   return findings;
 }
