@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <system_error>
 #include <thread>
 
 #include "policy/file_descriptor.h"
@@ -16,6 +17,8 @@ constexpr const char* kDevice = "/dev/cpu_dma_latency";
 constexpr unsigned kFewProcessors = 8;
 constexpr std::int32_t kAwake = 0;
 constexpr std::int32_t kLightly = 2;
+
+constexpr std::chrono::seconds kEndAfter{1};
 
 std::int64_t now() {
   return Wakefulness::Clock::now().time_since_epoch().count();
@@ -31,25 +34,29 @@ Wakefulness& Wakefulness::instance() {
 Wakefulness::Wakefulness()
     : microseconds_(std::thread::hardware_concurrency() <= kFewProcessors ? kAwake : kLightly) {}
 
-void Wakefulness::start() {
+void Wakefulness::start() try {
   const std::lock_guard lock(mutex_);
-  if (!started_) std::thread([this] { run(); }).detach();
-  started_ = true;
+  if (!running_) std::thread([this] { run(); }).detach();
+  running_ = true;
   changed_.notify_one();
+} catch (const std::system_error&) {
+  // No thread could be made: requests take longer, and the next one tries again.
 }
 
 void Wakefulness::run() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return now() < until_.load(std::memory_order_relaxed); });
+      if (!changed_.wait_for(lock, kEndAfter, [this] { return now() < until_; })) {
+        running_ = false;
+        return;
+      }
     }
     asleep_ = false;
     const FileDescriptor device(::open(kDevice, O_WRONLY | O_CLOEXEC));
     if (!device) return;  // asleep_ stays false: nobody asks again
     [[maybe_unused]] const ssize_t written = ::write(device.get(), &microseconds_, sizeof microseconds_);
-    while (now() < until_.load(std::memory_order_relaxed))
-      std::this_thread::sleep_for(std::chrono::nanoseconds(until_.load(std::memory_order_relaxed) - now()));
+    while (now() < until_) std::this_thread::sleep_for(std::chrono::nanoseconds(until_ - now()));
     asleep_ = true;
   }
 }

@@ -60,7 +60,7 @@ class Wakefulness {
   std::atomic<bool> asleep_{true};
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool started_ = false;
+  bool running_ = false;  // the thread that asks the kernel; it ends when it has nothing to do for a while
 };
 
 }  // namespace okcvm::fusefs

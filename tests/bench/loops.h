@@ -19,7 +19,8 @@ double unlink_each(LoopSizes sizes);  // what rename_each left
 double make_directories(LoopSizes sizes);
 double remove_directories(LoopSizes sizes);
 
-/// The same loop by several programs at once, each in a directory of its own; the seconds until all have ended.
+/// The same loop by several programs at once, each in a directory of its own; the seconds until all have
+/// ended.
 double by_programs(int programs, double (*loop)(LoopSizes), LoopSizes sizes);
 
 }  // namespace okcvm::bench

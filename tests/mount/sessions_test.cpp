@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <set>
@@ -83,7 +84,11 @@ TEST_F(Sessions, TwoHundredLeaveNothingBehind) {
     for (int i = 0; i < 100; ++i) sessions[static_cast<std::size_t>(i)]->unmount();
   }
   EXPECT_EQ(count_mounted(points), 0);
-  EXPECT_EQ(count_in("/proc/self/fd"), descriptors);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (count_in("/proc/self/fd") > descriptors && std::chrono::steady_clock::now() < deadline) {
+    // One keeps processors awake for a moment longer.
+  }
+  EXPECT_LE(count_in("/proc/self/fd"), descriptors);
   // The one session left may have started or ended a thread of its own meanwhile.
   EXPECT_LE(count_in("/proc/self/task"), threads + 8);
 }

@@ -23,10 +23,11 @@ std::int32_t wanted_latency() {
 }
 
 TEST_F(Wakefulness, ProcessorsStayAwakeWhileRequestsComeInAndNoLonger) {
-  const auto at_rest = wanted_latency();
-  if (at_rest < 0) GTEST_SKIP() << "there is no /dev/cpu_dma_latency";
-  if (at_rest <= 2) GTEST_SKIP() << "another process keeps processors awake";
   const auto deadline = Clock::now() + std::chrono::seconds(20);
+  auto at_rest = wanted_latency();
+  if (at_rest < 0) GTEST_SKIP() << "there is no /dev/cpu_dma_latency";
+  while (at_rest <= 2 && Clock::now() < deadline) at_rest = wanted_latency();
+  if (at_rest <= 2) GTEST_SKIP() << "another process keeps processors awake";
   const auto directory = outputs() / "d";
   auto latency = at_rest;
   while (latency == at_rest && Clock::now() < deadline) {
