@@ -48,10 +48,6 @@ struct TableHeader {
 constexpr std::uint64_t kMagic = 0x6f6b63766d6e6401;  // "okcvmnd", version 1
 constexpr std::size_t kHeaderSize = 64;
 
-// A listing given anew costs three requests, and each of its names about an eighth of one.
-constexpr std::uint32_t kFewOutdated = 4;
-constexpr std::uint32_t kNamesForOneAttribute = 8;
-
 TableHeader& header_of(const SharedRegion& region) {
   return *reinterpret_cast<TableHeader*>(region.data());
 }
@@ -116,8 +112,7 @@ NodeTable::NodeTable(NodeTable&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
       index_(std::move(other.index_)),
       free_(std::move(other.free_)),
       writing_(std::move(other.writing_)),
-      told_(std::move(other.told_)),
-      listings_(std::move(other.listings_)),
+      kernel_(std::move(other.kernel_)),
       next_slot_(other.next_slot_),
       trust_(other.trust_),
       live_(other.live_) {}
@@ -208,7 +203,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   auto slot = take_slot();
   if (!slot) return fail(slot.error());
   NodeRecord& row = record(*slot);
-  set_told(*slot, false);
+  kernel_.set_attributes(*slot, false);
   row.lookups = 1;
   row.inode = found.key.inode;
   row.volume = found.key.volume;
@@ -243,7 +238,7 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   fault_point("nodes.forgotten");
   row->backing_id = 0;
   writing_.erase(id.slot());
-  listings_.erase(id.value);
+  kernel_.forget(id);
   free_.push_back(id.slot());
   --live_;
   return forgotten;
@@ -262,7 +257,7 @@ void NodeTable::moved(const InodeKey& key, NodeId parent, Zone zone, std::string
   if (!slot) return;
   NodeRecord& row = record(*slot);
   place(row, parent, name);
-  set_told(*slot, false);  // its change time moves
+  kernel_.set_attributes(*slot, false);  // its change time moves
   if (row.zone == zone) return;
   row.zone = zone;
   if (row.type != S_IFDIR >> 12) return;
@@ -287,54 +282,37 @@ void NodeTable::unlinked(const InodeKey& key, NodeId parent, std::string_view na
 void NodeTable::distrust_all() {
   MutexLock lock(mutex_);
   header_of(region_).trust = ++trust_;
-  told_.clear();
-  listings_.clear();
-}
-
-void NodeTable::set_told(std::uint32_t slot, bool told) {
-  if (slot >= told_.size()) {
-    if (!told) return;
-    told_.resize(next_slot_);
-  }
-  told_[slot] = told;
+  kernel_.forget_all();
 }
 
 OpenState NodeTable::told(NodeId id) {
   MutexLock lock(mutex_);
   const NodeRecord* row = live_record(id);
   if (!row) return {};
-  set_told(id.slot(), row->writers == 0);
+  kernel_.set_attributes(id.slot(), row->writers == 0);
   return open_state_of(*row);
 }
 
 bool NodeTable::is_told(const InodeKey& key, NodeId parent, std::string_view name) const {
   MutexLock lock(mutex_);
   const auto slot = index_find(key);
-  if (!slot || !is_told(*slot)) return false;
+  if (!slot || !kernel_.has_attributes(*slot)) return false;
   const NodeRecord& row = record(*slot);
   return row.parent == parent.value && std::string_view(row.name.data(), row.name_size) == name;
 }
 
 void NodeTable::listed(NodeId directory, bool from_start, std::uint32_t names) {
   MutexLock lock(mutex_);
-  if (!live_record(directory)) return;
-  Listing& listing = listings_[directory.value];
-  if (from_start) listing = {};
-  listing.names += names;
-  listing.complete = names == 0;
+  if (live_record(directory)) kernel_.listed(directory, from_start, names);
 }
 
 std::optional<NodeId> NodeTable::outdated(NodeId id) {
   MutexLock lock(mutex_);
   const NodeRecord* row = live_record(id);
-  if (!row || row->opens || is_told(id.slot())) return std::nullopt;
-  const auto listing = listings_.find(row->parent);
-  // The kernel would never again keep a listing of which it is made to forget a part (Linux 6.18).
-  if (listing == listings_.end() || !listing->second.complete) return std::nullopt;
-  const auto enough = std::max(kFewOutdated, listing->second.names / kNamesForOneAttribute);
-  if (++listing->second.outdated < enough) return std::nullopt;
-  listings_.erase(listing);
-  return NodeId{row->parent};
+  if (!row || row->opens || kernel_.has_attributes(id.slot())) return std::nullopt;
+  if (rule_of(row->zone).changes_underneath) return std::nullopt;  // soon asked again anyway
+  const NodeId directory{row->parent};
+  return kernel_.should_list_again(directory) ? std::optional(directory) : std::nullopt;
 }
 
 OpenState NodeTable::open_state(NodeId id) const {
@@ -347,7 +325,7 @@ OpenState NodeTable::opened(NodeId id, int flags) {
   MutexLock lock(mutex_);
   NodeRecord* row = live_record(id);
   if (!row) return {};
-  set_told(id.slot(), false);
+  kernel_.set_attributes(id.slot(), false);
   ++row->opens;
   const int access = flags & O_ACCMODE;
   if (access == O_RDWR) ++row->mappers;

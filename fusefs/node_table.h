@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "fusefs/kernel_knowledge.h"
 #include "fusefs/shared_region.h"
 #include "fusefs/types.h"
 #include "policy/thread_annotations.h"
@@ -107,11 +107,10 @@ class NodeTable {
   OpenState told(NodeId id) EXCLUDES(mutex_);
   /// Whether the kernel should still have the attributes of what it knows by this name. Only a hint.
   bool is_told(const InodeKey& key, NodeId parent, std::string_view name) const EXCLUDES(mutex_);
-  /// Notes that the kernel was given so many names of a directory, and may keep them; with none it has all.
+  /// KernelKnowledge::listed
   void listed(NodeId directory, bool from_start, std::uint32_t names) EXCLUDES(mutex_);
   /// To be called when a file was closed: if the kernel was not told its attributes meanwhile it will ask
-  /// again, be it for the access time alone. Answers the directory once that is so for so many of its files
-  /// that giving the listing anew, attributes included, costs less than asking for each.
+  /// again, be it for the access time alone. Answers its directory when that should be listed anew.
   std::optional<NodeId> outdated(NodeId id) EXCLUDES(mutex_);
 
   std::uint64_t size() const EXCLUDES(mutex_);
@@ -129,8 +128,6 @@ class NodeTable {
   void index_erase(std::uint32_t slot) REQUIRES(mutex_);
   void grow_index() REQUIRES(mutex_);
   std::vector<NodeId> all_ids() const REQUIRES(mutex_);
-  void set_told(std::uint32_t slot, bool told) REQUIRES(mutex_);
-  bool is_told(std::uint32_t slot) const REQUIRES(mutex_) { return slot < told_.size() && told_[slot]; }
   bool is_below(NodeId id, NodeId ancestor) const REQUIRES(mutex_);
   void place(NodeRecord& record, NodeId parent, std::string_view name) REQUIRES(mutex_);
 
@@ -139,13 +136,7 @@ class NodeTable {
   std::vector<std::uint32_t> index_ GUARDED_BY(mutex_);  // open addressing over slots; 0 is empty
   std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint32_t> writing_ GUARDED_BY(mutex_);
-  std::vector<bool> told_ GUARDED_BY(mutex_);  // by slot
-  struct Listing {
-    std::uint32_t names = 0;
-    std::uint32_t outdated = 0;
-    bool complete = false;
-  };
-  std::unordered_map<std::uint64_t, Listing> listings_ GUARDED_BY(mutex_);  // that the kernel may have, by id
+  KernelKnowledge kernel_ GUARDED_BY(mutex_);
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = kFirstFreeSlot;
   std::uint32_t trust_ GUARDED_BY(mutex_) = 1;
   std::uint64_t live_ GUARDED_BY(mutex_) = 0;

@@ -177,11 +177,8 @@ Result<std::size_t> Operations::read(const Request& request, NodeId id, std::spa
   auto file = data_file(*node, false);
   if (!file) return fail(file.error());
   FileDescriptor quiet;
-  if (read.is_late()) {
-    auto opened = open_backing(*node, O_RDONLY | O_NOATIME);
-    if (!opened) return fail(opened.error());
-    quiet = std::move(*opened);
-  }
+  if (read.is_late())
+    if (auto opened = open_backing(*node, O_RDONLY | O_NOATIME)) quiet = std::move(*opened);
   const int from = quiet ? quiet.get() : (*file)->get();
   std::size_t done = 0;
   while (done < into.size()) {
