@@ -56,11 +56,6 @@ OpenState open_state_of(const NodeRecord& row) {
   return {row.backing_id, row.opens, row.writers, row.mappers};
 }
 
-std::size_t hash_of(const InodeKey& key) {
-  std::uint64_t mixed = (key.inode + (std::uint64_t{key.volume} << 48)) * 0x9e3779b97f4a7c15u;
-  return static_cast<std::size_t>(mixed ^ (mixed >> 29));
-}
-
 }  // namespace
 
 Result<NodeTable> NodeTable::open(const std::filesystem::path& path, bool adopt) {
@@ -129,6 +124,11 @@ NodeRecord* NodeTable::live_record(NodeId id) const {
   return row.id.load(std::memory_order_relaxed) == id.value ? &row : nullptr;
 }
 
+InodeKey NodeTable::KeyOf::operator()(std::uint32_t slot) const {
+  const NodeRecord& row = table.record(slot);
+  return {row.volume, row.inode};
+}
+
 Node NodeTable::copy_of(const NodeRecord& row) const {
   Node node;
   node.id = NodeId{row.id.load(std::memory_order_relaxed)};
@@ -148,7 +148,7 @@ void NodeTable::rebuild() {
   free_.clear();
   writing_.clear();
   live_ = 0;
-  index_.assign(64, 0);
+  index_.clear();
   for (std::uint32_t slot = kFirstFreeSlot; slot < next_slot_; ++slot) {
     NodeRecord& row = record(slot);
     if (row.id.load() == 0) {
@@ -157,7 +157,7 @@ void NodeTable::rebuild() {
     }
     ++live_;
     if (row.writers) writing_.insert(slot);
-    if (!row.dead) index_insert(slot);
+    if (!row.dead) index_.insert(slot, key_of());
   }
 }
 
@@ -178,7 +178,7 @@ void NodeTable::place(NodeRecord& row, NodeId parent, std::string_view name) {
 
 std::optional<NodeId> NodeTable::reference_known(const InodeKey& key, NodeId parent, std::string_view name) {
   MutexLock lock(mutex_);
-  const auto slot = index_find(key);
+  const auto slot = index_.find(key, key_of());
   if (!slot) return std::nullopt;
   NodeRecord& row = record(*slot);
   if (row.trust != trust_) return std::nullopt;
@@ -189,7 +189,7 @@ std::optional<NodeId> NodeTable::reference_known(const InodeKey& key, NodeId par
 
 Result<Referenced> NodeTable::reference(const Node& found) {
   MutexLock lock(mutex_);
-  if (const auto slot = index_find(found.key)) {
+  if (const auto slot = index_.find(found.key, key_of())) {
     NodeRecord& row = record(*slot);
     if (copy_of(row).handle == found.handle && row.type == found.type >> 12) {
       ++row.lookups;
@@ -197,7 +197,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
       place(row, found.parent, found.name);
       return Referenced{NodeId{row.id.load(std::memory_order_relaxed)}, false};
     }
-    index_erase(*slot);
+    index_.erase(*slot, key_of());
     row.dead = true;
   }
   auto slot = take_slot();
@@ -221,7 +221,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   const NodeId id{(std::uint64_t{++row.generation} << 32) | *slot};
   fault_point("nodes.made");
   row.id.store(id.value);
-  index_insert(*slot);
+  index_.insert(*slot, key_of());
   ++live_;
   return Referenced{id, true};
 }
@@ -232,7 +232,7 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   if (!row || is_fixed(id)) return {};
   row->lookups -= std::min(row->lookups, count);
   if (row->lookups) return {};
-  if (!row->dead) index_erase(id.slot());
+  if (!row->dead) index_.erase(id.slot(), key_of());
   const Forgotten forgotten{true, {row->volume, row->inode}};
   row->id.store(0);
   fault_point("nodes.forgotten");
@@ -246,14 +246,14 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
 
 std::optional<NodeId> NodeTable::id_of(const InodeKey& key) const {
   MutexLock lock(mutex_);
-  const auto slot = index_find(key);
+  const auto slot = index_.find(key, key_of());
   if (!slot) return std::nullopt;
   return NodeId{record(*slot).id.load(std::memory_order_relaxed)};
 }
 
 void NodeTable::moved(const InodeKey& key, NodeId parent, Zone zone, std::string_view name) {
   MutexLock lock(mutex_);
-  const auto slot = index_find(key);
+  const auto slot = index_.find(key, key_of());
   if (!slot) return;
   NodeRecord& row = record(*slot);
   place(row, parent, name);
@@ -268,14 +268,14 @@ void NodeTable::moved(const InodeKey& key, NodeId parent, Zone zone, std::string
 
 void NodeTable::unlinked(const InodeKey& key, NodeId parent, std::string_view name, bool last) {
   MutexLock lock(mutex_);
-  const auto slot = index_find(key);
+  const auto slot = index_.find(key, key_of());
   if (!slot) return;
   NodeRecord& row = record(*slot);
   const bool was_this_name =
       row.parent == parent.value && std::string_view(row.name.data(), row.name_size) == name;
   if (was_this_name || last) row.name_size = 0;
   if (!last) return;
-  index_erase(*slot);
+  index_.erase(*slot, key_of());
   row.dead = true;
 }
 
@@ -295,7 +295,7 @@ OpenState NodeTable::told(NodeId id) {
 
 bool NodeTable::is_told(const InodeKey& key, NodeId parent, std::string_view name) const {
   MutexLock lock(mutex_);
-  const auto slot = index_find(key);
+  const auto slot = index_.find(key, key_of());
   if (!slot || !kernel_.has_attributes(*slot)) return false;
   const NodeRecord& row = record(*slot);
   return row.parent == parent.value && std::string_view(row.name.data(), row.name_size) == name;
@@ -303,7 +303,14 @@ bool NodeTable::is_told(const InodeKey& key, NodeId parent, std::string_view nam
 
 void NodeTable::listed(NodeId directory, bool from_start, std::uint32_t names) {
   MutexLock lock(mutex_);
-  if (live_record(directory)) kernel_.listed(directory, from_start, names);
+  if (!live_record(directory)) return;
+  kernel_.listed(directory, from_start, names);
+  kernel_.set_attributes(directory.slot(), false);  // its access time moves
+}
+
+void NodeTable::will_change(NodeId directory) {
+  MutexLock lock(mutex_);
+  if (live_record(directory)) kernel_.set_attributes(directory.slot(), false);
 }
 
 std::optional<NodeId> NodeTable::outdated(NodeId id) {
@@ -431,7 +438,7 @@ bool NodeTable::is_below(NodeId id, NodeId ancestor) const {
   return row && ancestor == kRootNode;
 }
 
-// -- Slots and the index by inode
+// -- Slots
 // -----------------------------------------------------------------------------
 
 Result<std::uint32_t> NodeTable::take_slot() {
@@ -445,54 +452,6 @@ Result<std::uint32_t> NodeTable::take_slot() {
     return fail_errno(ENOMEM);
   header_of(region_).next_slot = next_slot_ + 1;
   return next_slot_++;
-}
-
-std::optional<std::uint32_t> NodeTable::index_find(const InodeKey& key) const {
-  const std::size_t mask = index_.size() - 1;
-  for (std::size_t at = hash_of(key) & mask; index_[at]; at = (at + 1) & mask) {
-    const NodeRecord& row = record(index_[at]);
-    if (row.inode == key.inode && row.volume == key.volume) return index_[at];
-  }
-  return std::nullopt;
-}
-
-void NodeTable::index_insert(std::uint32_t slot) {
-  if ((live_ + 1) * 3 > index_.size() * 2) grow_index();
-  const NodeRecord& row = record(slot);
-  const std::size_t mask = index_.size() - 1;
-  std::size_t at = hash_of({row.volume, row.inode}) & mask;
-  while (index_[at] && index_[at] != slot) at = (at + 1) & mask;
-  index_[at] = slot;
-}
-
-/// Removes by shifting the rest of the run back, so that no tombstones pile up.
-void NodeTable::index_erase(std::uint32_t slot) {
-  const NodeRecord& row = record(slot);
-  const std::size_t mask = index_.size() - 1;
-  std::size_t hole = hash_of({row.volume, row.inode}) & mask;
-  while (index_[hole] && index_[hole] != slot) hole = (hole + 1) & mask;
-  if (!index_[hole]) return;
-  for (std::size_t next = (hole + 1) & mask; index_[next]; next = (next + 1) & mask) {
-    const NodeRecord& other = record(index_[next]);
-    const std::size_t home = hash_of({other.volume, other.inode}) & mask;
-    if (((next - home) & mask) < ((next - hole) & mask)) continue;
-    index_[hole] = index_[next];
-    hole = next;
-  }
-  index_[hole] = 0;
-}
-
-void NodeTable::grow_index() {
-  std::vector<std::uint32_t> former(index_.size() * 2, 0);
-  former.swap(index_);
-  for (const auto slot : former) {
-    if (!slot) continue;
-    const NodeRecord& row = record(slot);
-    const std::size_t mask = index_.size() - 1;
-    std::size_t at = hash_of({row.volume, row.inode}) & mask;
-    while (index_[at]) at = (at + 1) & mask;
-    index_[at] = slot;
-  }
 }
 
 }  // namespace okcvm::fusefs

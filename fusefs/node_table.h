@@ -8,6 +8,7 @@
 
 #include "fusefs/kernel_knowledge.h"
 #include "fusefs/shared_region.h"
+#include "fusefs/slot_index.h"
 #include "fusefs/types.h"
 #include "policy/thread_annotations.h"
 
@@ -107,6 +108,8 @@ class NodeTable {
   OpenState told(NodeId id) EXCLUDES(mutex_);
   /// Whether the kernel should still have the attributes of what it knows by this name. Only a hint.
   bool is_told(const InodeKey& key, NodeId parent, std::string_view name) const EXCLUDES(mutex_);
+  /// The kernel drops the attributes of a directory in which it had a name changed.
+  void will_change(NodeId directory) EXCLUDES(mutex_);
   /// KernelKnowledge::listed
   void listed(NodeId directory, bool from_start, std::uint32_t names) EXCLUDES(mutex_);
   /// To be called when a file was closed: if the kernel was not told its attributes meanwhile it will ask
@@ -118,22 +121,24 @@ class NodeTable {
  private:
   explicit NodeTable(SharedRegion region) : region_(std::move(region)) {}
 
+  struct KeyOf {
+    const NodeTable& table;
+    InodeKey operator()(std::uint32_t slot) const;
+  };
+  KeyOf key_of() const { return {*this}; }
+
   NodeRecord& record(std::uint32_t slot) const;
   NodeRecord* live_record(NodeId id) const REQUIRES(mutex_);
   Node copy_of(const NodeRecord& record) const;
   void rebuild() REQUIRES(mutex_);
   Result<std::uint32_t> take_slot() REQUIRES(mutex_);
-  std::optional<std::uint32_t> index_find(const InodeKey& key) const REQUIRES(mutex_);
-  void index_insert(std::uint32_t slot) REQUIRES(mutex_);
-  void index_erase(std::uint32_t slot) REQUIRES(mutex_);
-  void grow_index() REQUIRES(mutex_);
   std::vector<NodeId> all_ids() const REQUIRES(mutex_);
   bool is_below(NodeId id, NodeId ancestor) const REQUIRES(mutex_);
   void place(NodeRecord& record, NodeId parent, std::string_view name) REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   SharedRegion region_;
-  std::vector<std::uint32_t> index_ GUARDED_BY(mutex_);  // open addressing over slots; 0 is empty
+  SlotIndex index_ GUARDED_BY(mutex_);  // of those that have a name
   std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint32_t> writing_ GUARDED_BY(mutex_);
   KernelKnowledge kernel_ GUARDED_BY(mutex_);

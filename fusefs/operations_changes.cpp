@@ -49,6 +49,7 @@ Result<Operations::Place> Operations::place_for_change(NodeId parent, const char
   auto node = nodes_.find(parent);
   if (!node) return fail(node.error());
   if (const int error = rule_of(node->zone).write_error) return deny(operation, parent, name, error);
+  nodes_.will_change(parent);
   return directories_.open_for_change(parent);
 }
 
@@ -255,6 +256,7 @@ Result<Operations::Nameless> Operations::rename(const Request& request, NodeId p
   if (!from) return fail(from.error());
   auto to = place_for_change(new_parent, new_name, "rename");
   if (!to) return fail(to.error());
+  nodes_.will_change(parent);
   struct stat moved {};
   if (request.may_have_run && request.noted &&
       ::fstatat((*to)->file.get(), new_name, &moved, AT_SYMLINK_NOFOLLOW) == 0 &&

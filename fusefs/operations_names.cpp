@@ -55,9 +55,9 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
   const double seconds = rule.changes_underneath ? kSharedSeconds : kManagedSeconds;
   if (node.dead) status.st_nlink = 0;  // but for a hidden name (orphans.h)
   Entry entry{node.id, status, seconds, seconds};
-  if (!S_ISREG(status.st_mode)) return entry;
   // What is done to a file under one name changes its attributes under the others.
-  const OpenState open = status.st_nlink == 1 ? nodes_.told(node.id) : nodes_.open_state(node.id);
+  const bool has_one_name = status.st_nlink == 1 || S_ISDIR(status.st_mode);
+  const OpenState open = has_one_name ? nodes_.told(node.id) : nodes_.open_state(node.id);
   // Stores through a shared mapping change the times of a file without a word to us or to the kernel's own
   // idea of it; writes by call do not.
   if (open.mappers) entry.attributes_seconds = 0;

@@ -183,6 +183,22 @@ TEST_F(Directories, FilesThatWereReadGetTheirAttributesWithTheListing) {
   EXPECT_LE(asked_for_all, kFiles / 10);
 }
 
+/// Once something was made in a folder, the kernel has to be given its attributes again.
+TEST_F(Directories, FoldersThatChangedGetTheirAttributesWithTheListing) {
+  constexpr std::uint64_t kFolders = 100;
+  const auto here = shared_in_session();
+  const auto folder = [&](std::uint64_t i) { return here / ("d" + std::to_string(i)); };
+  for (std::uint64_t i = 0; i < kFolders; ++i) {
+    EXPECT_OK(::mkdir(folder(i).c_str(), 0755));
+    EXPECT_EQ(stat_of(folder(i)).st_nlink, 2u);
+    EXPECT_OK(::mkdir((folder(i) / "below").c_str(), 0755));
+  }
+  EXPECT_EQ(list(here).size(), kFolders);
+  const auto before = count_of("GETATTR");
+  for (std::uint64_t i = 0; i < kFolders; ++i) EXPECT_EQ(stat_of(folder(i)).st_nlink, 3u);
+  EXPECT_LE(count_of("GETATTR") - before, kFolders / 10);
+}
+
 /// A listing of which the kernel forgot a part while it came in would never be kept again.
 TEST_F(Directories, AListingIsKeptThoughFilesWereReadWhileItCameIn) {
   constexpr int kFiles = 3000;

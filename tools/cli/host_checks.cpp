@@ -217,8 +217,20 @@ Finding check_descriptors() {
   return {Level::kOk, "descriptors", hard + " open files a process are allowed", ""};
 }
 
+/// Without such a driver the kernel puts idle processors to sleep whatever it was asked for.
+bool has_idle_driver() {
+  std::ifstream file("/sys/devices/system/cpu/cpuidle/current_driver");
+  std::string driver;
+  return !(file >> driver) || driver != "none";
+}
+
 Finding check_processors() {
   const FileDescriptor device(::open("/dev/cpu_dma_latency", O_WRONLY | O_CLOEXEC));
+  if (device && !has_idle_driver())
+    return {Level::kWarn, "processors",
+            "no cpuidle driver is in use, so idle processors cannot be kept awake: requests may take up to "
+            "three times longer",
+            "in a virtual machine, boot its kernel with cpuidle_haltpoll.force=1"};
   if (device)
     return {Level::kOk, "processors", "idle processors can be kept awake while requests come in", ""};
   if (errno == EACCES && ::geteuid() != 0)
