@@ -169,11 +169,13 @@ ssize_t Channel::read(Reader& reader) {
     return size;
   }
   const auto bytes = reader.buffer.bytes().first(static_cast<std::size_t>(size));
-  const auto* header = reinterpret_cast<const fuse_in_header*>(bytes.data());
+  auto* header = reinterpret_cast<fuse_in_header*>(bytes.data());
   reader.serving = header->pid != 0;
   reader.follower.follow(header->pid, wait == Wait::kAsleep);
   if (turn_.leave({header->pid, wait == Wait::kNone, may_take_long(header->opcode)})) need_thread_();
-  current() = {header, bytes.size(), Clock::now(), 0};
+  const bool is_tmpfile = header->opcode == protocol::kTmpfile;
+  if (is_tmpfile) header->opcode = FUSE_CREATE;
+  current() = {header, bytes.size(), Clock::now(), 0, is_tmpfile};
   if (header->pid && reader.rate.is_high_at(current().started))
     Wakefulness::instance().extend(current().started);
   if (header->opcode != FUSE_STATFS)  // df(1) and monitors ask all mounts alike
@@ -230,7 +232,8 @@ ssize_t Channel::write(std::span<const iovec> parts) {
   if (is_reply && request.header->opcode == FUSE_INIT) return answer_init(parts);
   if (is_reply) {
     const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - request.started);
-    state_.count(request.header->opcode, static_cast<std::uint64_t>(spent.count()), -out.error);
+    const auto opcode = request.is_tmpfile ? protocol::kTmpfile : request.header->opcode;
+    state_.count(opcode, static_cast<std::uint64_t>(spent.count()), -out.error);
     fault_point("reply");
     if (request.backing_id && out.error == 0) return answer_open(parts, request.backing_id);
   }

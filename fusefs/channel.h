@@ -25,6 +25,7 @@ struct CurrentRequest {
   std::size_t size = 0;
   std::chrono::steady_clock::time_point started;
   std::int32_t backing_id = 0;  // to be added to the open or create reply; 0: none
+  bool is_tmpfile = false;      // libfuse is told that it is a CREATE
 
   std::uint64_t unique() const { return header->unique & ~protocol::kUniqueResend; }
   bool resent() const { return header->unique & protocol::kUniqueResend; }
@@ -44,8 +45,8 @@ struct Reader {
 };
 
 /// The bytes between libfuse and /dev/fuse (fuse_session_custom_io). Adds what libfuse 3.14 does not know:
-/// passthrough, resending, kill-privileges v2; records the handshake and plays it again after a take-over;
-/// polls the device for a moment before sleeping; counts. Thread-safe.
+/// passthrough, resending, kill-privileges v2, files without a name; records the handshake and plays it again
+/// after a take-over; polls the device for a moment before sleeping; counts. Thread-safe.
 class Channel {
  public:
   /// `replay`: the kernel's side is already set up; hand libfuse the recorded handshake first.

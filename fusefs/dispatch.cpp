@@ -362,7 +362,9 @@ void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t m
                  Request who = asker(request);
                  who.kill_privileges =
                      Channel::current().body<fuse_create_in>().open_flags & protocol::kOpenKillSuidgid;
-                 return fs.create(who, node(parent), name, mode, wanted->flags);
+                 return Channel::current().is_tmpfile
+                            ? fs.create_nameless(who, node(parent), mode, wanted->flags)
+                            : fs.create(who, node(parent), name, mode, wanted->flags);
                }),
          [&](const std::pair<Entry, Opened>& made) {
            const auto& [entry, opened] = made;

@@ -279,6 +279,16 @@ void NodeTable::unlinked(const InodeKey& key, NodeId parent, std::string_view na
   row.dead = true;
 }
 
+void NodeTable::named(NodeId id, NodeId parent, Zone zone, std::string_view name) {
+  MutexLock lock(mutex_);
+  NodeRecord* row = live_record(id);
+  if (!row || !row->dead) return;
+  place(*row, parent, name);
+  row->zone = zone;
+  row->dead = false;
+  index_.insert(id.slot(), key_of());
+}
+
 void NodeTable::distrust_all() {
   MutexLock lock(mutex_);
   header_of(region_).trust = ++trust_;

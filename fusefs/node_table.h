@@ -67,6 +67,8 @@ class NodeTable {
   std::optional<NodeId> id_of(const InodeKey& key) const EXCLUDES(mutex_);
   /// The name `name` in `parent` stands for this inode now.
   void moved(const InodeKey& key, NodeId parent, Zone zone, std::string_view name) EXCLUDES(mutex_);
+  /// An inode without a name has one now.
+  void named(NodeId id, NodeId parent, Zone zone, std::string_view name) EXCLUDES(mutex_);
   /// The name is gone; with `last` the inode goes as soon as nobody has it open.
   void unlinked(const InodeKey& key, NodeId parent, std::string_view name, bool last) EXCLUDES(mutex_);
   /// Inodes may have been replaced behind our back: verify every node by its handle before it is trusted

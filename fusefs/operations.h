@@ -120,6 +120,7 @@ class Operations {
   Result<Entry> make_node(const Request& request, NodeId parent, const char* name, mode_t mode, dev_t device);
   Result<Entry> make_directory(const Request& request, NodeId parent, const char* name, mode_t mode);
   Result<Entry> make_symlink(const Request& request, NodeId parent, const char* name, const char* text);
+  /// Also of an inode that never had a name.
   Result<Entry> make_link(const Request& request, NodeId id, NodeId parent, const char* name);
   /// An inode that lost its last name, if one did: to be let go of once the kernel has its answer.
   using Nameless = std::optional<NodeId>;
@@ -155,6 +156,9 @@ class Operations {
   Result<Opened> open(const Request& request, NodeId id, int flags);
   Result<std::pair<Entry, Opened>> create(const Request& request, NodeId parent, const char* name,
                                           mode_t mode, int flags);
+  /// A file that has no name until make_link() gives it one (O_TMPFILE).
+  Result<std::pair<Entry, Opened>> create_nameless(const Request& request, NodeId parent, mode_t mode,
+                                                   int flags);
   void release(FileId file);
   Result<std::size_t> read(const Request& request, NodeId id, std::span<std::byte> into, off_t offset);
   Result<std::size_t> write(const Request& request, NodeId id, std::span<const std::byte> from, off_t offset);
@@ -211,6 +215,7 @@ class Operations {
                           std::string_view operation);
   /// To be called before a name goes that may be the last one of what `held` is open on.
   void before_removal(const Directory& directory, const struct stat& status, int held);
+  void name_is_given(const Node& node, const Directory& directory, const char* name);
   Nameless name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                         FileDescriptor held);
   Result<Nameless> move(const Directory& from, const char* name, const struct stat& source,
@@ -236,6 +241,11 @@ class Operations {
   Result<std::string> name_of(const Node& node);
   Result<std::pair<Entry, Opened>> open_existing(const Request& request, const Directory& directory,
                                                  const char* name, int flags);
+  /// What a daemon that died had made for this very request, if it is still there.
+  std::optional<std::pair<Entry, Opened>> nameless_made_before(const Request& request);
+  /// Opens what was just made.
+  Result<std::pair<Entry, Opened>> open_new(const Request& request, Entry entry, FileDescriptor file,
+                                            int flags);
   /// `file`, if given, is open on the node's inode; `known`, what is known of it.
   Result<Opened> register_open(const Request& request, const Node& node, FileDescriptor file,
                                const struct stat* known, int flags);

@@ -147,7 +147,16 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
         errno == EEXIST && request.may_have_run && inode_at((*place)->file.get(), name) == node->key.inode;
     if (!is_made) return fail_errno(errno);
   }
+  if (node->dead) name_is_given(*node, **place, name);
   return look_up_in(**place, name);
+}
+
+void Operations::name_is_given(const Node& node, const Directory& directory, const char* name) {
+  nodes_.named(node.id, directory.id, directory.zone, name);
+  nodes_.set_recorded(node.id, changes_.epoch());
+  orphans_.drop(node.id);
+  MutexLock lock(removed_mutex_);
+  removed_.erase(node.id.value);
 }
 
 // -- Removing

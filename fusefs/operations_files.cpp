@@ -135,18 +135,64 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   auto entry = finish_new(directory, name, (mode & 07777) | S_IFREG, file.get());
   if (!entry) return fail(entry.error());
 
-  auto node = nodes_.find(entry->id);
-  if (node && request.may_have_run)
+  if (request.may_have_run)
     if (const auto known = state_.file_opened_by(request.unique))
       return std::pair{*entry, Opened{*known, nodes_.open_state(entry->id).backing_id, false, {}}};
-  auto opened = node ? register_open(request, *node, std::move(file), &entry->attributes, flags)
+  return open_new(request, *entry, std::move(file), flags);
+}
+
+Result<std::pair<Entry, Opened>> Operations::open_new(const Request& request, Entry entry,
+                                                      FileDescriptor file, int flags) {
+  auto node = nodes_.find(entry.id);
+  auto opened = node ? register_open(request, *node, std::move(file), &entry.attributes, flags)
                      : Result<Opened>(fail(node.error()));
   if (!opened) {
-    forget(entry->id, 1);
+    forget(entry.id, 1);
     return fail(opened.error());
   }
-  if ((flags & O_ACCMODE) == O_RDWR) entry->attributes_seconds = 0;
-  return std::pair{*entry, std::move(*opened)};
+  if ((flags & O_ACCMODE) == O_RDWR) entry.attributes_seconds = 0;
+  return std::pair{entry, std::move(*opened)};
+}
+
+std::optional<std::pair<Entry, Opened>> Operations::nameless_made_before(const Request& request) {
+  if (!request.may_have_run) return std::nullopt;
+  const auto id = state_.file_opened_by(request.unique);
+  const auto file = id ? state_.file(*id) : std::nullopt;
+  if (!file) return std::nullopt;
+  auto node = nodes_.find(file->node);
+  auto status = node ? status_of(*node) : Result<struct stat>(fail(node.error()));
+  if (!status) return std::nullopt;
+  return std::pair{entry_of(*node, *status),
+                   Opened{*id, nodes_.open_state(file->node).backing_id, false, {}}};
+}
+
+Result<std::pair<Entry, Opened>> Operations::create_nameless(const Request& request, NodeId parent,
+                                                             mode_t mode, int flags) {
+  if (auto made = nameless_made_before(request)) return std::move(*made);
+  auto place = place_for_change(parent, "", "create");
+  if (!place) return fail(place.error());
+  const Directory& directory = **place;
+  const auto make = [&] { return ::openat(directory.file.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, mode); };
+  FileDescriptor file(with_faults("backing.create", [&] { return as_caller(request, make); }));
+  if (!file) return fail_errno(errno);
+  auto entry = look_up_in(directory, "", file.get());
+  if (!entry) return fail(entry.error());
+  auto node = nodes_.find(entry->id);
+  auto held = node ? open_inode(*node, O_PATH | O_NOFOLLOW) : Result<FileDescriptor>(fail(node.error()));
+  if (!held) {
+    forget(entry->id, 1);
+    return fail(held.error());
+  }
+  const int inode = held->get();
+  nodes_.unlinked(node->key, directory.id, "", true);
+  {
+    MutexLock lock(removed_mutex_);
+    removed_[entry->id.value] = std::move(*held);
+  }
+  // What is passed through is opened again for reading alone.
+  auto made = open_new(request, *entry, state_.passthrough() ? FileDescriptor() : std::move(file), flags);
+  if (made && !made->second.backing_id) orphans_.keep(entry->id, directory.zone, inode);
+  return made;
 }
 
 void Operations::release(FileId id) {

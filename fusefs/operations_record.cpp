@@ -44,7 +44,7 @@ bool Operations::records(const Directory& directory) const {
 }
 
 void Operations::record(const Node& node, ChangeKind kind) {
-  if (!changes_.enabled() || !rule_of(node.zone).snapshotted) return;
+  if (!changes_.enabled() || !rule_of(node.zone).snapshotted || node.dead) return;
   const auto epoch = changes_.epoch();
   if (nodes_.is_recorded(node.id, epoch) || nodes_.is_covered(node.id, epoch)) return;
   auto path = path_of(node);

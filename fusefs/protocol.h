@@ -25,6 +25,9 @@ inline constexpr std::size_t kMaxStackDepthOffset = offsetof(fuse_init_out, flag
 // fuse_open_out.open_flags; the backing id is its last word.
 inline constexpr std::uint32_t kOpenPassthrough = 1u << 7;
 
+// A request like CREATE, for a file without a name (O_TMPFILE); the name in it means nothing.
+inline constexpr std::uint32_t kTmpfile = 51;
+
 inline constexpr std::uint32_t kSetattrKillSuidgid = 1u << 11;  // FATTR_KILL_SUIDGID
 inline constexpr std::uint32_t kWriteKillSuidgid = 1u << 2;     // FUSE_WRITE_KILL_SUIDGID
 inline constexpr std::uint32_t kOpenKillSuidgid = 1u << 0;      // FUSE_OPEN_KILL_SUIDGID

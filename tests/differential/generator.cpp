@@ -128,6 +128,12 @@ void Generator::choose_open(Operation& operation) {
     if (chance(50)) operation.flags |= O_NOFOLLOW;
     return;
   }
+  if (chance(8)) {
+    operation.flags |= O_TMPFILE | (chance(20) ? O_EXCL : 0);
+    operation.path = some_directory();
+    operation.mode = mode();
+    return;
+  }
   const bool create = chance(60);
   if (create) operation.flags |= O_CREAT;
   if (create && chance(20)) operation.flags |= O_EXCL;
@@ -183,11 +189,13 @@ void Generator::choose_for_path(Operation& operation) {
   constexpr std::array rename_flags{
       0, 0, 0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_NOREPLACE | RENAME_EXCHANGE};
   const auto kind = operation.kind;
-  const bool makes = kind == Kind::kMkdir || kind == Kind::kMknod || kind == Kind::kSymlink;
+  const bool makes =
+      kind == Kind::kMkdir || kind == Kind::kMknod || kind == Kind::kSymlink || kind == Kind::kLinkOpen;
   operation.path = makes && chance(90) ? new_path() : any_path();
   operation.path2 = chance(70) ? new_path() : any_path();
   operation.mode = mode();
   operation.length = chance(3) ? -5 : offset();
+  operation.slot = open_slot();
   operation.slot2 = open_slot();
   operation.flags = chance(30) ? AT_SYMLINK_NOFOLLOW : 0;
   if (kind == Kind::kRmdir && chance(70)) operation.path = some_directory();
@@ -259,7 +267,8 @@ void Generator::learn(const Operation& operation, bool succeeded) {
     case Kind::kOpenAt:
       if (std::find(open_.begin(), open_.end(), operation.slot) == open_.end())
         open_.push_back(operation.slot);
-      if (operation.kind == Kind::kOpen) remember(known_, operation.path);
+      if (operation.kind == Kind::kOpen && (operation.flags & O_TMPFILE) != O_TMPFILE)
+        remember(known_, operation.path);
       break;
     case Kind::kClose:
       std::erase(open_, operation.slot);
@@ -269,6 +278,7 @@ void Generator::learn(const Operation& operation, bool succeeded) {
       remember(known_, operation.path);
       break;
     case Kind::kMknod:
+    case Kind::kLinkOpen:
     case Kind::kSymlink:
       remember(known_, operation.path);
       break;

@@ -41,6 +41,7 @@ enum class Kind : std::uint8_t {
   kUnlinkAt,
   kRename,
   kLink,
+  kLinkOpen,
   kSymlink,
   kReadlink,
   kStat,

@@ -64,6 +64,11 @@ Outcome link(Side& side, const Operation& operation) {
       ::linkat(side.root(), operation.path.c_str(), side.root(), operation.path2.c_str(), operation.flags));
 }
 
+Outcome link_open(Side& side, const Operation& operation) {
+  const auto file = "/proc/thread-self/fd/" + std::to_string(side.slot(operation.slot).get());
+  return outcome_of(::linkat(AT_FDCWD, file.c_str(), side.root(), operation.path.c_str(), AT_SYMLINK_FOLLOW));
+}
+
 Outcome symlink(Side& side, const Operation& operation) {
   return outcome_of(::symlinkat(operation.path2.c_str(), side.root(), operation.path.c_str()));
 }
@@ -173,6 +178,8 @@ Call path_call(Kind kind) {
       return rename;
     case Kind::kLink:
       return link;
+    case Kind::kLinkOpen:
+      return link_open;
     case Kind::kSymlink:
       return symlink;
     case Kind::kReadlink:

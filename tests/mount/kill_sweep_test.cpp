@@ -61,6 +61,17 @@ std::string unlink_open(const fs::path& here) {
   return seen += std::to_string(stat_of(file).st_nlink);
 }
 
+std::string link_nameless(const fs::path& here) {
+  const FileDescriptor file(::open(here.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0640));
+  auto seen = ANSWER_OF(::write(file.get(), "nameless", 8));
+  seen += std::to_string(stat_of(file).st_nlink);
+  seen += ANSWER_OF(::linkat(AT_FDCWD, ("/proc/self/fd/" + std::to_string(file.get())).c_str(), AT_FDCWD,
+                             (here / "new").c_str(), AT_SYMLINK_FOLLOW));
+  seen += ANSWER_OF(::write(file.get(), " no more", 8));
+  seen += std::to_string(stat_of(file).st_nlink);
+  return seen += read(here / "new");
+}
+
 std::string rename_as(const fs::path& here, const char* from, const char* to, unsigned flags) {
   return ANSWER_OF(::renameat2(AT_FDCWD, (here / from).c_str(), AT_FDCWD, (here / to).c_str(), flags));
 }
@@ -123,6 +134,7 @@ const Call kCalls[] = {
     {"create", ":", create, "new"},
     {"create in a set-group-id directory", "chmod 2777 .; chgrp 12345 .", create, "new", kBob},
     {"create with O_EXCL", ":", create_alone, "new", kAlice},
+    {"a file without a name, which is given one", ":", link_nameless, "new", kAlice},
     {"mkdir", ":", [](const fs::path& here) { return ANSWER_OF(::mkdir((here / "new").c_str(), 01777)); },
      "new", kAlice},
     {"mknod", ":",

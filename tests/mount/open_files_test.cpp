@@ -4,8 +4,10 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <thread>
+#include <vector>
 
 #include "tests/support/mounted_session.h"
 
@@ -139,11 +141,77 @@ TEST_F(OpenFiles, DirectIoReadsAndWritesWhatBufferedIoSees) {
   EXPECT_EQ(std::string_view(bytes, 4096), std::string(4096, 'z'));
 }
 
-TEST_F(OpenFiles, NamelessFilesAreRefusedCleanly) {
-  EXPECT_ERRNO(EOPNOTSUPP, ::open(outputs().c_str(), O_TMPFILE | O_RDWR, 0600));
-  EXPECT_THAT(list(outputs()), ElementsAre());
-  std::string name = outputs() / "tmpXXXXXX";
-  EXPECT_OK(::mkstemp(name.data()));
+int link_open_file(const FileDescriptor& file, const fs::path& path) {
+  const auto opened = "/proc/self/fd/" + std::to_string(file.get());
+  return ::linkat(AT_FDCWD, opened.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW);
+}
+
+TEST_F(OpenFiles, NamelessFilesAreAsNativeOnes) {
+  expect_as_native([](const fs::path& here, std::ostream& log) {
+    const auto say = [&](const char* what, int fd) {
+      struct stat status {};
+      const int answer = ::fstat(fd, &status);
+      log << what << ": " << answer << " 0" << std::oct << status.st_mode << std::dec << " "
+          << status.st_nlink << " " << status.st_size << " " << status.st_uid << ":" << status.st_gid << "\n";
+    };
+    fs::create_directory(here / "d");
+    EXPECT_OK(::chown((here / "d").c_str(), 0, 12345));
+    EXPECT_OK(::chmod((here / "d").c_str(), 02777));
+    ::umask(027);
+    for (const int access : {O_RDWR, O_WRONLY, O_RDWR | O_EXCL}) {
+      const FileDescriptor file(::open((here / "d").c_str(), O_TMPFILE | access | O_CLOEXEC, 0666));
+      say("made", file.get());
+      log << "written " << ::write(file.get(), "some text", 9) << "\n";
+      log << "cut " << ::ftruncate(file.get(), 7) << " " << ::fchmod(file.get(), 0604) << "\n";
+      say("changed", file.get());
+      const auto opened = "/proc/self/fd/" + std::to_string(file.get());
+      log << "opened again "
+          << errno_name(FileDescriptor(::open(opened.c_str(), O_RDWR | O_CLOEXEC)) ? 0 : errno) << "\n";
+      const auto path = here / ("named" + std::to_string(access));
+      log << "linked " << errno_name(link_open_file(file, path) ? errno : 0) << " ";
+      log << errno_name(link_open_file(file, path) ? errno : 0) << "\n";
+      say("linked", file.get());
+      if (!fs::exists(path)) continue;
+      log << "appended " << ::pwrite(file.get(), "!", 1, 7) << " " << read(path) << "\n";
+      EXPECT_EQ(stat_of(path).st_ino, stat_of(file).st_ino);
+      log << "again " << errno_name(link_open_file(file, here / "other") ? errno : 0) << "\n";
+      say("two names", file.get());
+      fs::remove(path);
+      fs::remove(here / "other");
+      say("no name", file.get());
+      log << "too late " << errno_name(link_open_file(file, path) ? errno : 0) << "\n";
+    }
+    ::umask(0);
+    for (const int flags : {O_RDONLY, O_RDWR | O_CREAT}) {
+      const FileDescriptor file(::open(here.c_str(), O_TMPFILE | flags | O_CLOEXEC, 0600));
+      log << "0" << std::oct << flags << std::dec << ": " << errno_name(file ? 0 : errno) << "\n";
+    }
+    write(here / "file", "x");
+    const FileDescriptor in_file(::open((here / "file").c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    log << "in a file: " << errno_name(in_file ? 0 : errno) << "\n";
+  });
+}
+
+TEST_F(OpenFiles, NamelessFilesLeaveNothingBehind) {
+  const auto temp = session().mount() / "temp";
+  for (int i = 0; i < 20; ++i) {
+    const FileDescriptor file(::open(temp.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    ASSERT_TRUE(file) << errno_name(errno);
+    write_all(file, "text");
+    EXPECT_EQ(read(file), "text");
+  }
+  EXPECT_THAT(list(temp), ElementsAre());
+  const auto files = [&] {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::recursive_directory_iterator(session().workspace()))
+      if (!entry.is_directory()) found.push_back(entry.path());
+    return found;
+  };
+  // The kernel forgets the last of them a moment later.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!files().empty() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_THAT(files(), ElementsAre());
+  EXPECT_ERRNO(EROFS, ::open((session().mount() / "skills").c_str(), O_TMPFILE | O_RDWR, 0600));
 }
 
 TEST_F(OpenFiles, OpenFlagsMeanWhatTheyMean) {
