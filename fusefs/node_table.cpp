@@ -285,6 +285,7 @@ void NodeTable::named(NodeId id, NodeId parent, Zone zone, std::string_view name
   if (!row || !row->dead) return;
   place(*row, parent, name);
   row->zone = zone;
+  fault_point("nodes.named");
   row->dead = false;
   index_.insert(id.slot(), key_of());
 }
@@ -318,9 +319,9 @@ void NodeTable::listed(NodeId directory, bool from_start, std::uint32_t names) {
   kernel_.set_attributes(directory.slot(), false);  // its access time moves
 }
 
-void NodeTable::will_change(NodeId directory) {
+void NodeTable::not_told(NodeId id) {
   MutexLock lock(mutex_);
-  if (live_record(directory)) kernel_.set_attributes(directory.slot(), false);
+  if (live_record(id)) kernel_.set_attributes(id.slot(), false);
 }
 
 std::optional<NodeId> NodeTable::outdated(NodeId id) {

@@ -110,8 +110,9 @@ class NodeTable {
   OpenState told(NodeId id) EXCLUDES(mutex_);
   /// Whether the kernel should still have the attributes of what it knows by this name. Only a hint.
   bool is_told(const InodeKey& key, NodeId parent, std::string_view name) const EXCLUDES(mutex_);
-  /// The kernel drops the attributes of a directory in which it had a name changed.
-  void will_change(NodeId directory) EXCLUDES(mutex_);
+  /// The kernel drops the attributes of this inode: a directory in which it has a name changed, a link it
+  /// read.
+  void not_told(NodeId id) EXCLUDES(mutex_);
   /// KernelKnowledge::listed
   void listed(NodeId directory, bool from_start, std::uint32_t names) EXCLUDES(mutex_);
   /// To be called when a file was closed: if the kernel was not told its attributes meanwhile it will ask

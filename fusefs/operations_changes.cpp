@@ -49,7 +49,7 @@ Result<Operations::Place> Operations::place_for_change(NodeId parent, const char
   auto node = nodes_.find(parent);
   if (!node) return fail(node.error());
   if (const int error = rule_of(node->zone).write_error) return deny(operation, parent, name, error);
-  nodes_.will_change(parent);
+  nodes_.not_told(parent);
   return directories_.open_for_change(parent);
 }
 
@@ -152,11 +152,14 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
 }
 
 void Operations::name_is_given(const Node& node, const Directory& directory, const char* name) {
-  nodes_.named(node.id, directory.id, directory.zone, name);
-  nodes_.set_recorded(node.id, changes_.epoch());
   orphans_.drop(node.id);
-  MutexLock lock(removed_mutex_);
-  removed_.erase(node.id.value);
+  {
+    MutexLock lock(removed_mutex_);
+    removed_.erase(node.id.value);
+  }
+  nodes_.set_recorded(node.id, changes_.epoch());
+  nodes_.named(node.id, directory.id, directory.zone,
+               name);  // last: until then it is done again after a death
 }
 
 // -- Removing
@@ -265,7 +268,7 @@ Result<Operations::Nameless> Operations::rename(const Request& request, NodeId p
   if (!from) return fail(from.error());
   auto to = place_for_change(new_parent, new_name, "rename");
   if (!to) return fail(to.error());
-  nodes_.will_change(parent);
+  nodes_.not_told(parent);
   struct stat moved {};
   if (request.may_have_run && request.noted &&
       ::fstatat((*to)->file.get(), new_name, &moved, AT_SYMLINK_NOFOLLOW) == 0 &&

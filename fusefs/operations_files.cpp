@@ -161,7 +161,11 @@ std::optional<std::pair<Entry, Opened>> Operations::nameless_made_before(const R
   if (!file) return std::nullopt;
   auto node = nodes_.find(file->node);
   auto status = node ? status_of(*node) : Result<struct stat>(fail(node.error()));
-  if (!status) return std::nullopt;
+  if (!status) {  // without passthrough, and it had no hidden name yet: the kernel never heard of it
+    release(*id);
+    forget(file->node, 1);
+    return std::nullopt;
+  }
   return std::pair{entry_of(*node, *status),
                    Opened{*id, nodes_.open_state(file->node).backing_id, false, {}}};
 }
@@ -184,11 +188,9 @@ Result<std::pair<Entry, Opened>> Operations::create_nameless(const Request& requ
     return fail(held.error());
   }
   const int inode = held->get();
-  nodes_.unlinked(node->key, directory.id, "", true);
-  {
-    MutexLock lock(removed_mutex_);
-    removed_[entry->id.value] = std::move(*held);
-  }
+  struct stat status = entry->attributes;
+  status.st_ino = node->key.inode;
+  name_is_gone(directory, "", status, std::move(*held));
   // What is passed through is opened again for reading alone.
   auto made = open_new(request, *entry, state_.passthrough() ? FileDescriptor() : std::move(file), flags);
   if (made && !made->second.backing_id) orphans_.keep(entry->id, directory.zone, inode);

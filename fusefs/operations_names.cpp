@@ -239,6 +239,7 @@ Result<std::string> Operations::read_link(NodeId id) {
   std::array<char, PATH_MAX> text;
   const ssize_t size = ::readlinkat(link->get(), "", text.data(), text.size());
   if (size < 0 || ::fstat(link->get(), &status) != 0) return fail_errno(errno);
+  nodes_.not_told(id);
   std::string target(text.data(), static_cast<std::size_t>(size));
   const auto depth = status.st_nlink > 1 ? std::nullopt : nodes_.depth(node->parent);
   if (!link_allowed(target, node->zone, depth))
