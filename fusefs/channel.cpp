@@ -20,8 +20,12 @@ using Clock = std::chrono::steady_clock;
 
 // A program that makes its next request as soon makes one after the other.
 constexpr std::chrono::microseconds kDense{60};
+// The kernel takes about half as long to make use of a listing, before the program can go on.
+constexpr std::chrono::nanoseconds kForListedByte{12};
 // A thread that shares the turn looks at least so often: others may have the processor meanwhile.
 constexpr int kLooks = 64;
+// A program that made the kernel forget an inode, as by unlink(2), makes its next request as soon.
+constexpr std::chrono::microseconds kSetAside{4};
 
 // What we ask of the kernel, where it offers it.
 constexpr std::uint64_t kWanted = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES |
@@ -43,6 +47,10 @@ bool may_take_long(std::uint32_t opcode) {
     default:
       return false;
   }
+}
+
+fuse_in_header* header_in(Reader& reader) {
+  return reinterpret_cast<fuse_in_header*>(reader.buffer.bytes().data());
 }
 
 std::int64_t now_seconds() {
@@ -142,13 +150,20 @@ ssize_t Channel::replay_init(Reader& reader) {
   auto* const bytes = reader.buffer.bytes().data();
   std::memcpy(bytes, init.data(), init.size());
   replaying_ = true;
-  current() = {reinterpret_cast<const fuse_in_header*>(bytes), init.size(), Clock::now(), 0};
+  current() = {header_in(reader), init.size(), Clock::now(), 0};
   return static_cast<ssize_t>(init.size());
 }
 
 ssize_t Channel::read(Reader& reader) {
+  if (const auto& last = current(); last.header && last.header->opcode == FUSE_READDIRPLUS)
+    reader.patience = std::max(reader.patience, kForListedByte * last.answer_size);
   current() = {};
   if (std::exchange(reader.serving, false)) turn_.answered();
+  if (reader.set_aside.is_there) {
+    const ssize_t size = take_up_forget(reader);
+    current() = {header_in(reader), static_cast<std::size_t>(size), Clock::now()};
+    return size;
+  }
   auto wait = Wait::kNone;
   ssize_t size = -1;
   do {
@@ -168,8 +183,10 @@ ssize_t Channel::read(Reader& reader) {
     errno = error;
     return size;
   }
+  if (header_in(reader)->opcode == FUSE_FORGET && reader.patience.count() > 0)
+    size = set_forget_aside(reader);
   const auto bytes = reader.buffer.bytes().first(static_cast<std::size_t>(size));
-  auto* header = reinterpret_cast<fuse_in_header*>(bytes.data());
+  auto* header = header_in(reader);
   reader.serving = header->pid != 0;
   reader.follower.follow(header->pid, wait == Wait::kAsleep);
   if (turn_.leave({header->pid, wait == Wait::kNone, may_take_long(header->opcode)})) need_thread_();
@@ -184,26 +201,49 @@ ssize_t Channel::read(Reader& reader) {
   return size;
 }
 
+ssize_t Channel::set_forget_aside(Reader& reader) {
+  auto& aside = reader.set_aside;
+  std::memcpy(aside.bytes.data(), reader.buffer.bytes().data(), aside.bytes.size());
+  aside.is_there = true;
+  const auto until = Clock::now() + kSetAside;
+  do {
+    const ssize_t next = read_now(reader);
+    if (next >= 0) return next;
+    if (errno != EAGAIN) break;
+  } while (Clock::now() < until);
+  return take_up_forget(reader);
+}
+
+ssize_t Channel::take_up_forget(Reader& reader) {
+  auto& aside = reader.set_aside;
+  aside.is_there = false;
+  std::memcpy(reader.buffer.bytes().data(), aside.bytes.data(), aside.bytes.size());
+  return static_cast<ssize_t>(aside.bytes.size());
+}
+
+ssize_t Channel::read_now(Reader& reader) {
+  const auto bytes = reader.buffer.bytes();
+  return ::read(device_, bytes.data(), bytes.size());
+}
+
 ssize_t Channel::read_device(Reader& reader, Wait& wait) {
-  const auto read = [&] {
-    const auto bytes = reader.buffer.bytes();
-    return ::read(device_, bytes.data(), bytes.size());
-  };
+  const auto read = [&] { return read_now(reader); };
   ssize_t size = read();
   if (size >= 0 || errno != EAGAIN) return size;
   const auto since = Clock::now();
-  const auto soon = [&] { return Clock::now() - since < kDense; };
   Yielder yield;
   int looks = 0;
   for (; size < 0 && errno == EAGAIN && !stopped_; size = read()) {
     // While requests come one after the other the next is waited for awake; the program that makes them may
     // share this processor. When it has other things to do, we must not be in its way.
-    const bool patient = (reader.dense && soon()) || (turn_.is_shared() && (soon() || ++looks < kLooks));
+    const auto waited = Clock::now() - since;
+    const bool patient =
+        waited < reader.patience || (turn_.is_shared() && (waited < kDense || ++looks < kLooks));
     if (patient) {
       wait = std::max(wait, Wait::kAwake);
       yield();
     } else if (turn_.retire()) {
-      reader.dense = false;
+      reader.patience = {};
       errno = EAGAIN;
       return -1;
     } else {
@@ -212,7 +252,7 @@ ssize_t Channel::read_device(Reader& reader, Wait& wait) {
       wait = Wait::kAsleep;
     }
   }
-  reader.dense = soon();
+  reader.patience = Clock::now() - since < kDense ? kDense : std::chrono::nanoseconds{};
   if (size < 0 && stopped_) errno = EINTR;
   return size;
 }
@@ -227,17 +267,19 @@ void Channel::wait_for_request() {
 
 ssize_t Channel::write(std::span<const iovec> parts) {
   const auto& out = *static_cast<const fuse_out_header*>(parts.front().iov_base);
+  const std::size_t size = total_size(parts);
   auto& request = current();
   const bool is_reply = out.unique != 0 && request.header && out.unique == request.header->unique;
   if (is_reply && request.header->opcode == FUSE_INIT) return answer_init(parts);
   if (is_reply) {
     const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - request.started);
     const auto opcode = request.is_tmpfile ? protocol::kTmpfile : request.header->opcode;
+    request.answer_size = static_cast<std::int64_t>(size);
     state_.count(opcode, static_cast<std::uint64_t>(spent.count()), -out.error);
     fault_point("reply");
     if (request.backing_id && out.error == 0) return answer_open(parts, request.backing_id);
   }
-  if (total_size(parts) <= ShortMessage::kMaxSize) return ShortMessage(parts).send(device_);
+  if (size <= ShortMessage::kMaxSize) return ShortMessage(parts).send(device_);
   return ::writev(device_, parts.data(), static_cast<int>(parts.size()));
 }
 

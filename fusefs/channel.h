@@ -2,6 +2,7 @@
 
 #include <sys/uio.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -24,8 +25,9 @@ struct CurrentRequest {
   const fuse_in_header* header = nullptr;
   std::size_t size = 0;
   std::chrono::steady_clock::time_point started;
-  std::int32_t backing_id = 0;  // to be added to the open or create reply; 0: none
-  bool is_tmpfile = false;      // libfuse is told that it is a CREATE
+  std::int32_t backing_id = 0;   // to be added to the open or create reply; 0: none
+  bool is_tmpfile = false;       // libfuse is told that it is a CREATE
+  std::int64_t answer_size = 0;  // in bytes
 
   std::uint64_t unique() const { return header->unique & ~protocol::kUniqueResend; }
   bool resent() const { return header->unique & protocol::kUniqueResend; }
@@ -37,11 +39,17 @@ struct CurrentRequest {
 
 /// What a thread that serves requests keeps from one to the next.
 struct Reader {
+  /// A FORGET, kept until the request that came right after it is answered.
+  struct SetAside {
+    std::array<std::byte, sizeof(fuse_in_header) + sizeof(fuse_forget_in)> bytes;
+    bool is_there = false;
+  };
   IoBuffer buffer;
   CpuFollower follower;
-  bool dense = false;  // its last request came soon
+  std::chrono::nanoseconds patience{};  // how long it waits awake for the next request
   RequestRate rate;
   bool serving = false;  // a program's request
+  SetAside set_aside;
 };
 
 /// The bytes between libfuse and /dev/fuse (fuse_session_custom_io). Adds what libfuse 3.14 does not know:
@@ -76,6 +84,11 @@ class Channel {
   ssize_t replay_init(Reader& reader);
   /// read(2). EAGAIN: nothing comes, and another thread waits for it too.
   ssize_t read_device(Reader& reader, Wait& wait);
+  ssize_t read_now(Reader& reader);
+  /// With a FORGET in the reader's buffer, for which no program waits, the next request instead if it comes
+  /// at once.
+  ssize_t set_forget_aside(Reader& reader);
+  static ssize_t take_up_forget(Reader& reader);
   void wait_for_request();
   ssize_t answer_init(std::span<const iovec> parts);
   ssize_t answer_open(std::span<const iovec> parts, std::int32_t backing_id);

@@ -291,8 +291,9 @@ void on_readdir(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t offse
          gated(request,
                [=](Operations& fs) {
                  ListingReply reply(request, room);
-                 const auto listed =
-                     fs.list(node(id), offset, [&](const ListedName& row) { return reply.add(row); });
+                 const auto listed = fs.list(
+                     node(id), offset, [&](const ListedName& row) { return reply.add(row); },
+                     [&] { return reply.names_wanted(1); });
                  return finished(std::move(reply), listed);
                }),
          [](const ListingReply& reply) { reply.send(); });
@@ -318,7 +319,7 @@ void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t o
                    return true;
                  };
                  // A name takes about a fifth as much room without its inode.
-                 const auto listed = fs.list(node(id), offset, visit, std::max<std::size_t>(room / 5, 4096));
+                 const auto listed = fs.list(node(id), offset, visit, [&] { return reply.names_wanted(5); });
                  fs.listed(node(id), offset == 0, names);
                  return finished(std::move(reply), listed);
                }),

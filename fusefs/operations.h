@@ -62,6 +62,8 @@ struct ListedName {
 inline constexpr std::size_t kListingPiece = 32'768;
 /// Answers false when there is no more room; the name then comes again.
 using ListVisitor = std::function<bool(const ListedName&)>;
+/// How many bytes of names are wanted next, as getdents64(2) gives them; 0: no more.
+using ListingAppetite = std::function<std::size_t()>;
 
 /// What the kernel must be told when something changed by another way than its own request.
 class Invalidator {
@@ -112,8 +114,10 @@ class Operations {
   /// The node that the kernel knows by this very name, if what stands there now seems to be the same inode.
   std::optional<NodeId> known_at(NodeId parent, const char* name);
   Result<std::string> read_link(NodeId id);
-  /// Visits the names from `offset` on until `visit` answers false; reads `piece` bytes of them at a time.
-  Result<void> list(NodeId id, off_t offset, const ListVisitor& visit, std::size_t piece = kListingPiece);
+  /// Visits the names from `offset` on until `visit` answers false or no more are `wanted`.
+  Result<void> list(
+      NodeId id, off_t offset, const ListVisitor& visit,
+      const ListingAppetite& wanted = [] { return kListingPiece; });
 
   // -- Namespace changes (operations_changes.cpp)
   // ------------------------------------------------------------

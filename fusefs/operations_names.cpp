@@ -250,7 +250,8 @@ Result<std::string> Operations::read_link(NodeId id) {
 // -- Listings
 // -------------------------------------------------------------------------------------------------
 
-Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit, std::size_t piece) {
+Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
+                              const ListingAppetite& wanted) {
   if (id == kRootNode || id == node_of(Zone::kSkills)) return list_virtual(id, offset, visit);
   auto directory = directories_.open(id);
   if (!directory && directory.error().errno_value == ENOENT)
@@ -262,8 +263,8 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
 
   const VolumeId volume = (*directory)->volume;
   alignas(KernelDirent) std::array<char, kListingPiece> buffer;
-  for (;;) {
-    const long size = ::syscall(SYS_getdents64, listing.get(), buffer.data(), std::min(piece, buffer.size()));
+  while (const std::size_t piece = std::min(wanted(), buffer.size())) {
+    const long size = ::syscall(SYS_getdents64, listing.get(), buffer.data(), piece);
     if (size < 0) return fail_errno(errno);
     if (size == 0) return {};
     for (long at = 0; at < size;) {
@@ -274,6 +275,7 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
         return {};
     }
   }
+  return {};
 }
 
 Result<void> Operations::list_virtual(NodeId id, off_t offset, const ListVisitor& visit) {

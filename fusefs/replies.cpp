@@ -1,8 +1,14 @@
 #include "fusefs/replies.h"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace okcvm::fusefs {
+namespace {
+
+constexpr std::size_t kLongestName = 512;  // with what getdents64(2) tells of it
+
+}  // namespace
 
 fuse_entry_param parameters_of(const Entry& entry) {
   fuse_entry_param out{};
@@ -58,6 +64,12 @@ void ListingReply::add_with_inode(const ListedName& row, const Entry& entry) {
     out.attr.st_mode = row.type;
   }
   used_ += fuse_add_direntry_plus(request_, buffer_.get() + used_, room_ - used_, row.name, &out, row.next);
+}
+
+std::size_t ListingReply::names_wanted(std::size_t times) const {
+  const std::size_t left = room_ - used_;
+  if (used_ > 0 && left < room_ / 16) return 0;
+  return std::max(left / times, kLongestName);
 }
 
 void ListingReply::send() const {

@@ -30,6 +30,9 @@ class ListingReply {
   /// With an entry of no inode, the kernel looks the name up when somebody asks.
   void add_with_inode(const ListedName& row, const Entry& entry);
 
+  /// How many bytes of names are wanted to fill it, as each takes `times` as many here; 0 when it is as good
+  /// as full.
+  std::size_t names_wanted(std::size_t times) const;
   bool is_empty() const { return used_ == 0; }
   void send() const;
 

@@ -2,14 +2,17 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "tests/support/mounted_session.h"
 
@@ -49,6 +52,32 @@ TEST_F(Directories, ThousandsOfEntriesAreListedOnceEach) {
     EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), static_cast<std::size_t>(kCount));
   }
   EXPECT_EQ(run_script("find . -type f -printf '%s\\n' | wc -l", here).output, "5000\n");
+}
+
+TEST_F(Directories, NamesOfAllLengthsAreListedWhateverTheRoom) {
+  for (const std::size_t room : {280U, 700U, 4096U, 5000U, 32'768U, 200'000U}) {
+    const auto here = outputs() / ("room" + std::to_string(room));  // not yet in the kernel's cache
+    fs::create_directory(here);
+    std::multiset<std::string> made{".", ".."};
+    for (std::size_t length = 1; length <= 255; ++length) {
+      made.emplace(length, 'n');
+      write(here / std::string(length, 'n'), "");
+    }
+    const auto directory = open_file(here, O_RDONLY | O_DIRECTORY);
+    std::multiset<std::string> listed;
+    std::vector<char> buffer(room);
+    for (;;) {
+      const long size = ::syscall(SYS_getdents64, directory.get(), buffer.data(), buffer.size());
+      ASSERT_GE(size, 0) << std::strerror(errno) << ", room " << room;
+      if (size == 0) break;
+      for (long at = 0; at < size;) {
+        const auto* row = reinterpret_cast<const dirent64*>(buffer.data() + at);
+        listed.emplace(row->d_name);
+        at += row->d_reclen;
+      }
+    }
+    EXPECT_EQ(listed, made) << "room " << room;
+  }
 }
 
 TEST_F(Directories, TypesAndInodesAgreeWithStat) {
