@@ -3,6 +3,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <fstream>
 #include <iostream>
@@ -59,6 +60,7 @@ Options parse(int count, char** arguments) {
                                         {"requests", no_argument, nullptr, 'q'},
                                         {"no-fio", no_argument, nullptr, 'F'},
                                         {"no-sessions", no_argument, nullptr, 'S'},
+                                        {"help", no_argument, nullptr, 'h'},
                                         {nullptr, 0, nullptr, 0}};
   Options options;
   for (int letter; (letter = ::getopt_long(count, arguments, "", kOptions, nullptr)) != -1;) switch (letter) {
@@ -69,7 +71,7 @@ Options parse(int count, char** arguments) {
         options.rounds = std::atoi(optarg);
         break;
       case 'j':
-        options.json = optarg;
+        options.json = fs::absolute(optarg);  // the rows change the working directory
         break;
       case 'o':
         options.only = optarg;
@@ -95,6 +97,9 @@ Options parse(int count, char** arguments) {
       case 'S':
         options.sessions = false;
         break;
+      case 'h':
+        std::cout << kUsage;
+        std::exit(0);
       default:
         std::cerr << kUsage;
         std::exit(2);
@@ -111,6 +116,11 @@ Options parse(int count, char** arguments) {
 std::vector<Measured> measure(const Options& options,
                               const std::vector<std::unique_ptr<Contestant>>& contestants) {
   const auto rows = make_rows(options.rows);
+  const auto is_reported = [&](const std::string& row) {
+    return row.find(options.only) != std::string::npos;
+  };
+  if (std::ranges::none_of(rows, is_reported, &Row::name))
+    throw std::runtime_error("--only " + options.only + ": no row has that in its name");
   std::vector<Measured> table;
   for (const auto& row : rows) table.push_back({row.name, row.target, {}, {}});
   for (int round = 0; round < options.rounds; ++round) {
@@ -131,7 +141,7 @@ std::vector<Measured> measure(const Options& options,
       for (const auto& entry : fs::directory_iterator(contestant->directory())) fs::remove_all(entry);
     std::cerr << "round " << round + 1 << " of " << options.rounds << " done\n";
   }
-  std::erase_if(table, [&](const Measured& row) { return row.row.find(options.only) == std::string::npos; });
+  std::erase_if(table, [&](const Measured& row) { return !is_reported(row.row); });
   return table;
 }
 
