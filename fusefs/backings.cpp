@@ -146,6 +146,15 @@ void Backings::closed(NodeId id, int flags) {
   if (kept_in_all > kMostKeptInAll || kept_.size() > kMostKept) drop_unused_locked(kept_.front());
 }
 
+bool Backings::is_mapped(NodeId id, int file) {
+  MutexLock lock(mutex_);  // nobody opens it between the look and the note
+  const OpenState state = nodes_.open_state(id);
+  if (!state.may_be_mapped) return state.mappers != 0;
+  if (state.mappers || has_writers(file).value_or(true)) return true;
+  nodes_.set_not_mapped(id);
+  return false;
+}
+
 std::shared_ptr<FileDescriptor> Backings::file(NodeId id) const {
   MutexLock lock(mutex_);
   const auto found = files_.find(id.value);

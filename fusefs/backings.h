@@ -52,6 +52,10 @@ class Backings {
   std::shared_ptr<FileDescriptor> file(NodeId id) const EXCLUDES(mutex_);
   void remember_file(NodeId id, std::shared_ptr<FileDescriptor> file) EXCLUDES(mutex_);
 
+  /// Whether an inode that was open for reading and writing can still be written to, as through a mapping,
+  /// which holds the backing file alone; `file` is open on that for reading.
+  bool is_mapped(NodeId id, int file) EXCLUDES(mutex_);
+
   /// A descriptor to reach the attributes of an open inode by; null if none is at hand.
   std::shared_ptr<FileDescriptor> attribute_file(NodeId id) const EXCLUDES(mutex_);
   /// Keeps a descriptor, open for reading, for attribute_file() until the last close, if there is room.

@@ -20,7 +20,7 @@ struct NodeRecord {
   std::int32_t backing_id;
   std::uint32_t opens;
   std::uint32_t writers;
-  std::uint32_t mappers;
+  std::uint32_t mappers;  // and kMayBeMapped
   std::uint32_t content_epoch;
   std::uint32_t coverage_epoch;
   std::uint32_t trust;
@@ -52,8 +52,11 @@ TableHeader& header_of(const SharedRegion& region) {
   return *reinterpret_cast<TableHeader*>(region.data());
 }
 
+constexpr std::uint32_t kMayBeMapped = 1u << 31;
+
 OpenState open_state_of(const NodeRecord& row) {
-  return {row.backing_id, row.opens, row.writers, row.mappers};
+  return {row.backing_id, row.opens, row.writers, row.mappers & ~kMayBeMapped,
+          (row.mappers & kMayBeMapped) != 0};
 }
 
 }  // namespace
@@ -300,8 +303,13 @@ OpenState NodeTable::told(NodeId id) {
   MutexLock lock(mutex_);
   const NodeRecord* row = live_record(id);
   if (!row) return {};
-  kernel_.set_attributes(id.slot(), row->writers == 0);
+  kernel_.set_attributes(id.slot(), row->writers == 0 && row->mappers == 0);
   return open_state_of(*row);
+}
+
+bool NodeTable::is_told(NodeId id) const {
+  MutexLock lock(mutex_);
+  return live_record(id) && kernel_.has_attributes(id.slot());
 }
 
 bool NodeTable::is_told(const InodeKey& key, NodeId parent, std::string_view name) const {
@@ -346,7 +354,8 @@ OpenState NodeTable::opened(NodeId id, int flags) {
   kernel_.set_attributes(id.slot(), false);
   ++row->opens;
   const int access = flags & O_ACCMODE;
-  if (access == O_RDWR) ++row->mappers;
+  const bool outlives_close = row->backing_id && !rule_of(row->zone).changes_underneath;
+  if (access == O_RDWR) row->mappers = (row->mappers + 1) | (outlives_close ? kMayBeMapped : 0);
   if (access != O_RDONLY && ++row->writers == 1) writing_.insert(id.slot());
   return open_state_of(*row);
 }
@@ -357,7 +366,7 @@ OpenState NodeTable::closed(NodeId id, int flags) {
   if (!row) return {};
   if (row->opens) --row->opens;
   const int access = flags & O_ACCMODE;
-  if (access == O_RDWR && row->mappers) --row->mappers;
+  if (access == O_RDWR && (row->mappers & ~kMayBeMapped)) --row->mappers;
   if (access != O_RDONLY && row->writers && --row->writers == 0) writing_.erase(id.slot());
   return open_state_of(*row);
 }
@@ -365,6 +374,11 @@ OpenState NodeTable::closed(NodeId id, int flags) {
 void NodeTable::set_backing(NodeId id, std::int32_t backing_id) {
   MutexLock lock(mutex_);
   if (NodeRecord* row = live_record(id)) row->backing_id = backing_id;
+}
+
+void NodeTable::set_not_mapped(NodeId id) {
+  MutexLock lock(mutex_);
+  if (NodeRecord* row = live_record(id)) row->mappers &= ~kMayBeMapped;
 }
 
 std::vector<NodeId> NodeTable::open_for_writing() const {
@@ -386,7 +400,10 @@ std::vector<std::pair<NodeId, std::int32_t>> NodeTable::all_backings() const {
 void NodeTable::clear_open_counts() {
   MutexLock lock(mutex_);
   for (const NodeId id : all_ids())
-    if (NodeRecord* row = live_record(id)) row->opens = row->writers = row->mappers = 0;
+    if (NodeRecord* row = live_record(id)) {
+      row->opens = row->writers = 0;
+      row->mappers &= kMayBeMapped;
+    }
   writing_.clear();
 }
 

@@ -21,7 +21,8 @@ struct OpenState {
   std::int32_t backing_id = 0;
   std::uint32_t opens = 0;
   std::uint32_t writers = 0;
-  std::uint32_t mappers = 0;  // open for reading and writing: such a file can be written through a mapping
+  std::uint32_t mappers = 0;   // open for reading and writing: such a file can be written through a mapping
+  bool may_be_mapped = false;  // it was so open, and passed through: then a mapping outlives the last close
 };
 
 /// What a node that went leaves for its owner to give back.
@@ -84,6 +85,8 @@ class NodeTable {
   OpenState opened(NodeId id, int flags) EXCLUDES(mutex_);
   OpenState closed(NodeId id, int flags) EXCLUDES(mutex_);
   void set_backing(NodeId id, std::int32_t backing_id) EXCLUDES(mutex_);
+  /// Nobody can write to this inode any more.
+  void set_not_mapped(NodeId id) EXCLUDES(mutex_);
   std::vector<NodeId> open_for_writing() const EXCLUDES(mutex_);
   /// The nodes that have a backing id, and it.
   std::vector<std::pair<NodeId, std::int32_t>> all_backings() const EXCLUDES(mutex_);
@@ -105,9 +108,11 @@ class NodeTable {
   std::optional<std::size_t> depth(NodeId id) const EXCLUDES(mutex_);
 
   // -- What the kernel was told ----------------------------------------------------------------------------
-  /// Notes that the kernel has this inode's attributes, unless it is open for writing: then they may change
+  /// Notes that the kernel has this inode's attributes, unless it can be written to: then they may change
   /// without a word. Answers how it is open.
   OpenState told(NodeId id) EXCLUDES(mutex_);
+  /// Whether the kernel should still have the attributes of this inode. Only a hint.
+  bool is_told(NodeId id) const EXCLUDES(mutex_);
   /// Whether the kernel should still have the attributes of what it knows by this name. Only a hint.
   bool is_told(const InodeKey& key, NodeId parent, std::string_view name) const EXCLUDES(mutex_);
   /// The kernel drops the attributes of this inode: a directory in which it has a name changed, a link it

@@ -199,6 +199,8 @@ class Operations {
   Result<Node> changeable(NodeId id, std::string_view operation);
 
   Entry entry_of(const Node& node, struct stat status);
+  /// The attributes of a file that was mapped, once nobody can store to it any more.
+  std::optional<struct stat> settled_status(const Node& node);
   Entry virtual_directory(Zone zone);
   nlink_t shown_zones() const;
   Entry metadata_entry();

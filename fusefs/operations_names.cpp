@@ -60,8 +60,18 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
   const OpenState open = has_one_name ? nodes_.told(node.id) : nodes_.open_state(node.id);
   // Stores through a shared mapping change the times of a file without a word to us or to the kernel's own
   // idea of it; writes by call do not.
-  if (open.mappers) entry.attributes_seconds = 0;
+  if (open.mappers || open.may_be_mapped) entry.attributes_seconds = 0;
+  if (!open.mappers && open.may_be_mapped)
+    if (const auto settled = settled_status(node)) return entry_of(node, *settled);
   return entry;
+}
+
+std::optional<struct stat> Operations::settled_status(const Node& node) {
+  const auto file = open_inode(node, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  struct stat status {};
+  if (!file || backings_.is_mapped(node.id, file->get()) || ::fstat(file->get(), &status) != 0)
+    return std::nullopt;
+  return status;
 }
 
 nlink_t Operations::shown_zones() const {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <optional>
 #include <utility>
 
 namespace okcvm {
@@ -34,5 +35,10 @@ class FileDescriptor final {
  private:
   int fd_ = -1;
 };
+
+/// Whether anyone can write to the file that `fd` is open on for reading alone, be it through a mapping whose
+/// descriptor is closed: then a read lease is refused (fcntl(2), F_SETLEASE). Nothing where that cannot be
+/// told.
+std::optional<bool> has_writers(int fd);
 
 }  // namespace okcvm

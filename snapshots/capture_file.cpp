@@ -1,7 +1,6 @@
 // Reading one regular file into a snapshot.
 
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -159,16 +158,8 @@ Result<void> Capture::read_large(Node& node, int fd, const struct stat& status, 
   return {};
 }
 
-/// A read lease is refused while anyone can write to the file, also through a mapping whose descriptor is
-/// closed (fcntl(2), F_SETLEASE). Should someone open it for writing in the instant that we hold one, the
-/// kernel signals us: with SIGURG, which does nothing unless it is wanted, instead of SIGIO, which kills.
 void Capture::look_for_writers(int fd, const std::string& path) {
-  if (::fcntl(fd, F_SETSIG, SIGURG) != 0) return;
-  if (::fcntl(fd, F_SETLEASE, F_RDLCK) == 0) {
-    ::fcntl(fd, F_SETLEASE, F_UNLCK);
-    return;
-  }
-  if (errno != EAGAIN) return;
+  if (!has_writers(fd).value_or(false)) return;
   note_in_flight(path);
   if (auto parsed = RelPath::parse(path)) found_.still_mapped.push_back(std::move(*parsed));
 }

@@ -28,12 +28,6 @@ class Directories : public MountedSession {
  protected:
   static Stream open_stream(const fs::path& path) { return {::opendir(path.c_str()), ::closedir}; }
 
-  std::uint64_t count_of(std::string_view operation) {
-    for (const auto& one : session().driver().statistics().operations)
-      if (one.name == operation) return one.count;
-    return 0;
-  }
-
   fs::path filled(int count) {
     const auto here = shared_in_session();
     const auto directory = open_file(here, O_RDONLY | O_DIRECTORY);

@@ -22,6 +22,12 @@ void MountedSession::start_with(const Session::Adjust& adjust) {
   session_ = std::make_unique<Session>("12ab34cd", adjust);
 }
 
+std::uint64_t MountedSession::count_of(std::string_view operation) {
+  for (const auto& one : session().driver().statistics().operations)
+    if (one.name == operation) return one.count;
+  return 0;
+}
+
 std::filesystem::path MountedSession::shared_in_session() {
   const auto directory = outputs() / "shared";
   EXPECT_OK(::mkdir(directory.c_str(), 0777));

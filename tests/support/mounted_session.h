@@ -7,6 +7,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <string_view>
 
 #include "tests/support/expect.h"
 #include "tests/support/file_io.h"
@@ -33,6 +34,9 @@ class MountedSession : public ::testing::Test {
   std::filesystem::path temp() const { return session_->temp(); }
   std::filesystem::path skills() const { return session_->skills(); }
   std::filesystem::path plain() const { return session_->plain(); }
+
+  /// How many requests of a kind the kernel made, by its name in the protocol (`GETATTR`).
+  std::uint64_t count_of(std::string_view operation);
 
   /// A directory in outputs/ that everybody may write to.
   std::filesystem::path shared_in_session();
