@@ -49,6 +49,18 @@ bool may_take_long(std::uint32_t opcode) {
   }
 }
 
+/// The nearest request that libfuse knows.
+std::uint32_t known_to_libfuse(std::uint32_t opcode) {
+  switch (opcode) {
+    case protocol::kTmpfile:
+      return FUSE_CREATE;
+    case protocol::kStatx:
+      return FUSE_GETATTR;
+    default:
+      return opcode;
+  }
+}
+
 fuse_in_header* header_in(Reader& reader) {
   return reinterpret_cast<fuse_in_header*>(reader.buffer.bytes().data());
 }
@@ -150,7 +162,7 @@ ssize_t Channel::replay_init(Reader& reader) {
   auto* const bytes = reader.buffer.bytes().data();
   std::memcpy(bytes, init.data(), init.size());
   replaying_ = true;
-  current() = {header_in(reader), init.size(), Clock::now(), 0};
+  begin(reader, static_cast<ssize_t>(init.size()));
   return static_cast<ssize_t>(init.size());
 }
 
@@ -161,7 +173,7 @@ ssize_t Channel::read(Reader& reader) {
   if (std::exchange(reader.serving, false)) turn_.answered();
   if (reader.set_aside.is_there) {
     const ssize_t size = take_up_forget(reader);
-    current() = {header_in(reader), static_cast<std::size_t>(size), Clock::now()};
+    begin(reader, size);
     return size;
   }
   auto wait = Wait::kNone;
@@ -190,15 +202,20 @@ ssize_t Channel::read(Reader& reader) {
   reader.serving = header->pid != 0;
   reader.follower.follow(header->pid, wait == Wait::kAsleep);
   if (turn_.leave({header->pid, wait == Wait::kNone, may_take_long(header->opcode)})) need_thread_();
-  const bool is_tmpfile = header->opcode == protocol::kTmpfile;
-  if (is_tmpfile) header->opcode = FUSE_CREATE;
-  current() = {header, bytes.size(), Clock::now(), 0, is_tmpfile};
+  begin(reader, size);
   if (header->pid && reader.rate.is_high_at(current().started))
     Wakefulness::instance().extend(current().started);
   if (header->opcode != FUSE_STATFS)  // df(1) and monitors ask all mounts alike
     last_used_.store(now_seconds(), std::memory_order_relaxed);
   if (header->opcode == FUSE_INIT) state_.record_init(bytes);
   return size;
+}
+
+void Channel::begin(Reader& reader, ssize_t size) {
+  fuse_in_header* const header = header_in(reader);
+  const std::uint32_t opcode = header->opcode;
+  header->opcode = known_to_libfuse(opcode);
+  current() = {header, static_cast<std::size_t>(size), Clock::now(), opcode};
 }
 
 ssize_t Channel::set_forget_aside(Reader& reader) {
@@ -273,9 +290,8 @@ ssize_t Channel::write(std::span<const iovec> parts) {
   if (is_reply && request.header->opcode == FUSE_INIT) return answer_init(parts);
   if (is_reply) {
     const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - request.started);
-    const auto opcode = request.is_tmpfile ? protocol::kTmpfile : request.header->opcode;
     request.answer_size = static_cast<std::int64_t>(size);
-    state_.count(opcode, static_cast<std::uint64_t>(spent.count()), -out.error);
+    state_.count(request.opcode, static_cast<std::uint64_t>(spent.count()), -out.error);
     fault_point("reply");
     if (request.backing_id && out.error == 0) return answer_open(parts, request.backing_id);
   }

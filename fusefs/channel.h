@@ -25,8 +25,8 @@ struct CurrentRequest {
   const fuse_in_header* header = nullptr;
   std::size_t size = 0;
   std::chrono::steady_clock::time_point started;
+  std::uint32_t opcode = 0;      // libfuse is told a similar one where it does not know this
   std::int32_t backing_id = 0;   // to be added to the open or create reply; 0: none
-  bool is_tmpfile = false;       // libfuse is told that it is a CREATE
   std::int64_t answer_size = 0;  // in bytes
 
   std::uint64_t unique() const { return header->unique & ~protocol::kUniqueResend; }
@@ -89,6 +89,8 @@ class Channel {
   /// at once.
   ssize_t set_forget_aside(Reader& reader);
   static ssize_t take_up_forget(Reader& reader);
+  /// The request in the reader's buffer becomes current().
+  static void begin(Reader& reader, ssize_t size);
   void wait_for_request();
   ssize_t answer_init(std::span<const iovec> parts);
   ssize_t answer_open(std::span<const iovec> parts, std::int32_t backing_id);

@@ -208,6 +208,11 @@ void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino
 // -----------------------------------------------------------------------------------------------
 
 void on_getattr(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
+  if (Channel::current().opcode == protocol::kStatx)
+    return answer(request, gated(request, [=](Operations& fs) { return fs.attributes(node(id)); }),
+                  [=, &fs = dispatcher_of(request).operations](const Entry& entry) {
+                    reply_statx(request, entry, fs.birth_time(node(id)));
+                  });
   answer(request, gated(request, [=](Operations& fs) { return fs.attributes(node(id)); }),
          reply_attributes(request));
 }
@@ -363,7 +368,7 @@ void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t m
                  Request who = asker(request);
                  who.kill_privileges =
                      Channel::current().body<fuse_create_in>().open_flags & protocol::kOpenKillSuidgid;
-                 return Channel::current().is_tmpfile
+                 return Channel::current().opcode == protocol::kTmpfile
                             ? fs.create_nameless(who, node(parent), mode, wanted->flags)
                             : fs.create(who, node(parent), name, mode, wanted->flags);
                }),

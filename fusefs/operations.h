@@ -144,6 +144,8 @@ class Operations {
   // -- Attributes (operations_attributes.cpp)
   // ----------------------------------------------------------------
   Result<Entry> attributes(NodeId id);
+  /// When the inode was made; nothing where the backing file system does not say.
+  std::optional<timespec> birth_time(NodeId id);
   Result<Entry> set_attributes(const Request& request, NodeId id, const SetAttributes& wanted);
   Result<std::string> extended_attribute(NodeId id, const char* name);
   Result<std::string> extended_attribute_names(NodeId id);

@@ -164,6 +164,19 @@ Result<Entry> Operations::attributes(NodeId id) {
   return entry_of(*node, *status);
 }
 
+std::optional<timespec> Operations::birth_time(NodeId id) {
+  if (id == kMetadataNode) return config_.created_at;
+  const auto node = nodes_.find(id);
+  if (!node) return std::nullopt;
+  const auto file = attribute_file(*node);
+  if (!file && is_fixed(id)) return config_.created_at;
+  struct statx status {};
+  if (!file || ::statx((*file)->get(), "", AT_EMPTY_PATH, STATX_BTIME, &status) != 0 ||
+      !(status.stx_mask & STATX_BTIME))
+    return std::nullopt;
+  return timespec{status.stx_btime.tv_sec, status.stx_btime.tv_nsec};
+}
+
 Result<Node> Operations::changeable(NodeId id, std::string_view operation) {
   auto node = nodes_.find(id);
   if (!node) return node;

@@ -1,5 +1,8 @@
 #include "fusefs/replies.h"
 
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
 #include <algorithm>
 #include <cerrno>
 
@@ -26,6 +29,34 @@ fuse_file_info file_info_of(const Opened& opened) {
   info.keep_cache = opened.keep_cache;
   info.noflush = true;
   return info;
+}
+
+void reply_statx(fuse_req_t request, const Entry& entry, const std::optional<timespec>& born) {
+  const struct stat& status = entry.attributes;
+  const auto time = [](const timespec& from) {
+    return protocol::StatxTime{from.tv_sec, static_cast<std::uint32_t>(from.tv_nsec), 0};
+  };
+  protocol::StatxOut out{};
+  out.valid_seconds = static_cast<std::uint64_t>(entry.attributes_seconds);
+  out.valid_nanoseconds =
+      static_cast<std::uint32_t>((entry.attributes_seconds - static_cast<double>(out.valid_seconds)) * 1e9);
+  protocol::Statx& told = out.status;
+  told.mask = STATX_BASIC_STATS | (born ? STATX_BTIME : 0);
+  told.block_size = static_cast<std::uint32_t>(status.st_blksize);
+  told.links = static_cast<std::uint32_t>(status.st_nlink);
+  told.uid = status.st_uid;
+  told.gid = status.st_gid;
+  told.mode = static_cast<std::uint16_t>(status.st_mode);
+  told.inode = status.st_ino;
+  told.size = static_cast<std::uint64_t>(status.st_size);
+  told.blocks = static_cast<std::uint64_t>(status.st_blocks);
+  told.accessed = time(status.st_atim);
+  told.born = time(born.value_or(timespec{}));
+  told.changed = time(status.st_ctim);
+  told.modified = time(status.st_mtim);
+  told.device_major = major(status.st_rdev);
+  told.device_minor = minor(status.st_rdev);
+  fuse_reply_buf(request, reinterpret_cast<const char*>(&out), sizeof out);
 }
 
 void reply_attribute_bytes(fuse_req_t request, const std::string& bytes, std::size_t room) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "fusefs/operations.h"
@@ -13,6 +14,9 @@ namespace okcvm::fusefs {
 
 fuse_entry_param parameters_of(const Entry& entry);
 fuse_file_info file_info_of(const Opened& opened);
+
+/// To kStatx: the attributes, and the birth time where the backing file system knows it.
+void reply_statx(fuse_req_t request, const Entry& entry, const std::optional<timespec>& born);
 
 /// The value of an extended attribute, or the list of their names; without room only how long it is
 /// (getxattr(2)).

@@ -283,6 +283,45 @@ TEST_F(Attributes, AnAccessTimeThatWasSetStaysThoughReadsAreUnderWay) {
   ::munmap(mapped, kSize);
 }
 
+struct statx statx_of(const fs::path& path) {
+  struct statx status {};
+  EXPECT_OK(::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &status));
+  return status;
+}
+
+TEST_F(Attributes, BirthTimesAreTheBackingFilesAndStay) {
+  const auto born = [](const struct statx& status) {
+    return std::to_string(status.stx_btime.tv_sec) + "." + std::to_string(status.stx_btime.tv_nsec);
+  };
+  write(outputs() / "file", "x");
+  fs::create_directory(outputs() / "d");
+  fs::create_symlink("file", outputs() / "link");
+  for (const char* name : {"file", "d", "link"}) {
+    const auto real = statx_of(session().workspace() / "outputs" / name);
+    if (!(real.stx_mask & STATX_BTIME)) GTEST_SKIP() << "the backing file system keeps no birth times";
+    const auto seen = statx_of(outputs() / name);
+    EXPECT_EQ(seen.stx_mask & (STATX_BASIC_STATS | STATX_BTIME), STATX_BASIC_STATS | STATX_BTIME) << name;
+    EXPECT_EQ(born(seen), born(real)) << name;
+    const auto plain = stat_of(outputs() / name);  // by the same kernel: nothing but the birth time is new
+    EXPECT_EQ(seen.stx_ino, plain.st_ino);
+    EXPECT_EQ(seen.stx_mode, plain.st_mode);
+    EXPECT_EQ(seen.stx_size, static_cast<std::uint64_t>(plain.st_size));
+    EXPECT_EQ(seen.stx_blocks, static_cast<std::uint64_t>(plain.st_blocks));
+    EXPECT_EQ(seen.stx_nlink, plain.st_nlink);
+    EXPECT_EQ(seen.stx_mtime.tv_nsec, plain.st_mtim.tv_nsec);
+  }
+  const auto at_first = born(statx_of(outputs() / "file"));
+  write(outputs() / "file", "longer");
+  EXPECT_OK(::rename((outputs() / "file").c_str(), (outputs() / "d/moved").c_str()));
+  EXPECT_EQ(born(statx_of(outputs() / "d/moved")), at_first);
+  EXPECT_EQ(statx_of(outputs() / "d/moved").stx_size, 6u);
+  const auto before = count_of("STATX") + count_of("GETATTR");
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(born(statx_of(outputs() / "d/moved")), at_first);
+  EXPECT_LE(count_of("STATX") + count_of("GETATTR") - before, 1u);
+  EXPECT_NE(statx_of(mount()).stx_btime.tv_sec, 0);
+  EXPECT_NE(statx_of(mount() / ".metadata.json").stx_btime.tv_sec, 0);
+}
+
 TEST_F(Attributes, StatfsSpeaksOfTheBackingFileSystem) {
   struct statvfs seen {
   }, real{};
