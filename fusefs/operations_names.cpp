@@ -272,6 +272,14 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
   if (offset && ::lseek(listing.get(), offset, SEEK_SET) < 0) return fail_errno(errno);
 
   const VolumeId volume = (*directory)->volume;
+  const auto node = nodes_.find(id);
+  const NodeId above = is_zone_directory(id) || !node ? kRootNode : node->parent;
+  const auto inode_of = [&](const KernelDirent& row) {
+    const std::string_view name(row.name);
+    if (name == "." && is_zone_directory(id)) return kVirtualInode + id.value;
+    if (name == ".." && is_fixed(above)) return kVirtualInode + above.value;
+    return shown_inode(volume, row.inode);
+  };
   alignas(KernelDirent) std::array<char, kListingPiece> buffer;
   while (const std::size_t piece = std::min(wanted(), buffer.size())) {
     const long size = ::syscall(SYS_getdents64, listing.get(), buffer.data(), piece);
@@ -280,9 +288,7 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
     for (long at = 0; at < size;) {
       const auto* row = reinterpret_cast<const KernelDirent*>(buffer.data() + at);
       at += row->size;
-      if (!visit({row->name, shown_inode(volume, row->inode), static_cast<mode_t>(DTTOIF(row->type)),
-                  row->next}))
-        return {};
+      if (!visit({row->name, inode_of(*row), static_cast<mode_t>(DTTOIF(row->type)), row->next})) return {};
     }
   }
   return {};

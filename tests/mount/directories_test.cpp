@@ -37,6 +37,22 @@ class Directories : public MountedSession {
   }
 };
 
+TEST_F(Directories, DotAndDotDotHaveTheNumbersThatStatTells) {
+  fs::create_directories(outputs() / "a/b");
+  for (const auto& here : {mount(), outputs(), outputs() / "a", outputs() / "a/b", temp(), skills()}) {
+    const auto stream = open_stream(here);
+    ASSERT_TRUE(stream) << here;
+    int seen = 0;
+    while (const dirent* row = ::readdir(stream.get())) {
+      const std::string name(row->d_name);
+      if (name == ".." && here == mount()) continue;
+      EXPECT_EQ(row->d_ino, stat_of(here / name).st_ino) << here / name;
+      ++seen;
+    }
+    EXPECT_GE(seen, here == mount() ? 1 : 2) << here;
+  }
+}
+
 TEST_F(Directories, ThousandsOfEntriesAreListedOnceEach) {
   constexpr int kCount = 5000;
   const auto here = filled(kCount);
