@@ -307,11 +307,6 @@ OpenState NodeTable::told(NodeId id) {
   return open_state_of(*row);
 }
 
-bool NodeTable::is_told(NodeId id) const {
-  MutexLock lock(mutex_);
-  return live_record(id) && kernel_.has_attributes(id.slot());
-}
-
 bool NodeTable::is_told(const InodeKey& key, NodeId parent, std::string_view name) const {
   MutexLock lock(mutex_);
   const auto slot = index_.find(key, key_of());

@@ -111,8 +111,6 @@ class NodeTable {
   /// Notes that the kernel has this inode's attributes, unless it can be written to: then they may change
   /// without a word. Answers how it is open.
   OpenState told(NodeId id) EXCLUDES(mutex_);
-  /// Whether the kernel should still have the attributes of this inode. Only a hint.
-  bool is_told(NodeId id) const EXCLUDES(mutex_);
   /// Whether the kernel should still have the attributes of what it knows by this name. Only a hint.
   bool is_told(const InodeKey& key, NodeId parent, std::string_view name) const EXCLUDES(mutex_);
   /// The kernel drops the attributes of this inode: a directory in which it has a name changed, a link it

@@ -47,7 +47,6 @@ Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, 
 
 Result<Opened> Operations::register_open(const Request& request, const Node& node, FileDescriptor file,
                                          const struct stat* known, int flags) {
-  const bool was_told = (flags & O_ACCMODE) == O_RDWR && nodes_.is_told(node.id);
   auto use = backings_.opened(node.id, flags, [&](Backings::Purpose purpose) -> Result<FileDescriptor> {
     if (purpose == Backings::Purpose::kPass) {
       // Only for its path: the kernel opens it anew for each open, as that asks for. So what is kept does not
@@ -66,8 +65,8 @@ Result<Opened> Operations::register_open(const Request& request, const Node& nod
     return opened;
   });
   if (!use) return fail(use.error());
-  // Stores through a mapping change what the kernel was told before.
-  if (was_told && use->backing_id) kernel_.attributes_now(node.id);
+  // Stores through a mapping change what the kernel was told of a file that is not new.
+  if ((flags & O_ACCMODE) == O_RDWR && use->backing_id && !known) kernel_.attributes_now(node.id);
   auto id = state_.add_file({node.id, flags}, request.unique);
   if (!id) {
     backings_.closed(node.id, flags);
