@@ -24,7 +24,12 @@ class Mapping final {
       : memory_(::mmap(nullptr, size, protection, flags, file.get(), 0)), size_(size) {
     EXPECT_NE(memory_, MAP_FAILED) << errno_name(errno);
   }
-  ~Mapping() { ::munmap(memory_, size_); }
+  ~Mapping() {
+    // By munmap(2) the kernel would wait for the driver with a lock that the driver may need here, where it
+    // is in the same process.
+    ::msync(memory_, size_, MS_SYNC);
+    ::munmap(memory_, size_);
+  }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
