@@ -208,13 +208,17 @@ void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino
 // -----------------------------------------------------------------------------------------------
 
 void on_getattr(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
-  if (Channel::current().opcode == protocol::kStatx)
-    return answer(request, gated(request, [=](Operations& fs) { return fs.attributes(node(id)); }),
-                  [=, &fs = dispatcher_of(request).operations](const Entry& entry) {
-                    reply_statx(request, entry, fs.birth_time(node(id)));
-                  });
-  answer(request, gated(request, [=](Operations& fs) { return fs.attributes(node(id)); }),
-         reply_attributes(request));
+  const bool is_statx = Channel::current().opcode == protocol::kStatx;
+  std::optional<timespec> born;
+  answer(request,
+         gated(request,
+               [&](Operations& fs) {
+                 if (is_statx) born = fs.birth_time(node(id));
+                 return fs.attributes(node(id));
+               }),
+         [&](const Entry& entry) {
+           is_statx ? reply_statx(request, entry, born) : reply_attributes(request)(entry);
+         });
 }
 
 void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int which, fuse_file_info* file) {

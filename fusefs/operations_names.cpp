@@ -273,11 +273,11 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
 
   const VolumeId volume = (*directory)->volume;
   const auto node = nodes_.find(id);
-  const NodeId above = is_zone_directory(id) || !node ? kRootNode : node->parent;
+  if (!node) return fail(node.error());
   const auto inode_of = [&](const KernelDirent& row) {
     const std::string_view name(row.name);
     if (name == "." && is_zone_directory(id)) return kVirtualInode + id.value;
-    if (name == ".." && is_fixed(above)) return kVirtualInode + above.value;
+    if (name == ".." && is_fixed(node->parent)) return kVirtualInode + node->parent.value;
     return shown_inode(volume, row.inode);
   };
   alignas(KernelDirent) std::array<char, kListingPiece> buffer;

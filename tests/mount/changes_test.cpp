@@ -237,8 +237,8 @@ TEST_F(Changes, AMappedFileStaysInFlightAfterItsClose) {
   std::memcpy(memory, "late", 4);
   const auto changes = cut();
   EXPECT_TRUE(ToRead(changes).content_of("outputs/file"));
-  EXPECT_OK(
-      ::msync(memory, 4096, MS_SYNC));  // not by munmap(2), which would hold a lock that the driver needs
+  // Not by munmap(2), which would hold a lock that the driver needs: it is in this process.
+  EXPECT_OK(::msync(memory, 4096, MS_SYNC));
   ::munmap(memory, 4096);
 }
 
