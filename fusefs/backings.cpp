@@ -130,20 +130,24 @@ bool Backings::may_be_kept(NodeId id) const {
   return node && !node->dead && !rule_of(node->zone).changes_underneath;
 }
 
-void Backings::closed(NodeId id, int flags) {
+OpenState Backings::closed(NodeId id, int flags) {
   std::shared_ptr<FileDescriptor> last, last_for_attributes;  // closed after the lock is released
   MutexLock lock(mutex_);
   const OpenState state = nodes_.closed(id, flags);
-  if (state.opens) return;
+  if (state.opens) return state;
   last_for_attributes = take_attribute_file(id);
   if (const auto found = files_.find(id.value); found != files_.end()) {
     last = std::move(found->second);
     files_.erase(found);
   }
-  if (!state.backing_id) return;
-  if (!may_be_kept(id)) return drop_unused_locked(id);
-  keep(id);
-  if (kept_in_all > kMostKeptInAll || kept_.size() > kMostKept) drop_unused_locked(kept_.front());
+  if (!state.backing_id) return state;
+  if (may_be_kept(id)) {
+    keep(id);
+    if (kept_in_all > kMostKeptInAll || kept_.size() > kMostKept) drop_unused_locked(kept_.front());
+  } else {
+    drop_unused_locked(id);
+  }
+  return state;
 }
 
 bool Backings::is_mapped(NodeId id, int file) {

@@ -46,7 +46,8 @@ class Backings {
   /// hand; while it waits, only opens of the same inode wait with it.
   using OpenFile = std::function<Result<FileDescriptor>(Purpose)>;
   Result<Use> opened(NodeId id, int flags, const OpenFile& open_file) EXCLUDES(mutex_);
-  void closed(NodeId id, int flags) EXCLUDES(mutex_);
+  /// Answers how it is open then.
+  OpenState closed(NodeId id, int flags) EXCLUDES(mutex_);
 
   /// The file of an inode that is open without passthrough; null if there is none.
   std::shared_ptr<FileDescriptor> file(NodeId id) const EXCLUDES(mutex_);

@@ -55,8 +55,9 @@ TableHeader& header_of(const SharedRegion& region) {
 constexpr std::uint32_t kMayBeMapped = 1u << 31;
 
 OpenState open_state_of(const NodeRecord& row) {
-  return {row.backing_id, row.opens, row.writers, row.mappers & ~kMayBeMapped,
-          (row.mappers & kMayBeMapped) != 0};
+  return {
+      row.backing_id, row.opens, row.writers, row.mappers & ~kMayBeMapped, (row.mappers & kMayBeMapped) != 0,
+      row.dead};
 }
 
 }  // namespace

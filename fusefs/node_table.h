@@ -23,6 +23,7 @@ struct OpenState {
   std::uint32_t writers = 0;
   std::uint32_t mappers = 0;   // open for reading and writing: such a file can be written through a mapping
   bool may_be_mapped = false;  // it was so open, and passed through: then a mapping outlives the last close
+  bool dead = false;           // Node::dead
 };
 
 /// What a node that went leaves for its owner to give back.

@@ -226,6 +226,11 @@ class Operations {
   void name_is_given(const Node& node, const Directory& directory, const char* name);
   Nameless name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                         FileDescriptor held);
+  /// Where little is left, a file that lost its last name and is not open goes at once, as it does without a
+  /// kernel in between that tells of it later. Who still has its inode (O_PATH) is then told ESTALE.
+  void make_room(NodeId id, VolumeId volume);
+  /// What was kept of an inode without a name is not needed any more.
+  void not_held(NodeId id);
   Result<Nameless> move(const Directory& from, const char* name, const struct stat& source,
                         const Directory& to, const char* new_name, unsigned flags);
   /// What is known of an inode, and of the one it changed places with, goes with its name.

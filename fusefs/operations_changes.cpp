@@ -152,11 +152,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
 }
 
 void Operations::name_is_given(const Node& node, const Directory& directory, const char* name) {
-  orphans_.drop(node.id);
-  {
-    MutexLock lock(removed_mutex_);
-    removed_.erase(node.id.value);
-  }
+  not_held(node.id);
   nodes_.set_recorded(node.id, changes_.epoch());
   nodes_.named(node.id, directory.id, directory.zone,
                name);  // last: until then it is done again after a death
@@ -191,6 +187,25 @@ Operations::Nameless Operations::name_is_gone(const Directory& directory, const 
   MutexLock lock(removed_mutex_);
   removed_[id->value] = std::move(held);
   return id;
+}
+
+void Operations::not_held(NodeId id) {
+  orphans_.drop(id);
+  FileDescriptor last;  // closed after the lock is released: it may take long to free what it held
+  MutexLock lock(removed_mutex_);
+  if (const auto found = removed_.find(id.value); found != removed_.end()) {
+    last = std::move(found->second);
+    removed_.erase(found);
+  }
+}
+
+void Operations::make_room(NodeId id, VolumeId volume_id) {
+  const auto volume = workspace_.volume(volume_id);
+  if (!volume || !volume->is_nearly_full()) return;
+  const auto node = nodes_.find(id);
+  if (!node || node->is_directory() || nodes_.open_state(id).opens) return;
+  backings_.drop_unused(id);
+  not_held(id);
 }
 
 /// May come late: by then the kernel may have forgotten the inode, and its backing id went with it.
@@ -240,7 +255,9 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
   before_removal(**place, status, held.get());
   if (with_faults("backing.unlink", [&] { return ::unlinkat((*place)->file.get(), name, flags); }) != 0)
     return fail_errno(errno);
-  return name_is_gone(**place, name, status, std::move(held));
+  const Nameless inode = name_is_gone(**place, name, status, std::move(held));
+  if (inode) make_room(*inode, (*place)->volume);
+  return inode;
 }
 
 // -- Renaming
@@ -317,6 +334,7 @@ Result<Operations::Nameless> Operations::move(const Directory& from, const char*
   Nameless nameless;
   if (has_target && !exchange) nameless = name_is_gone(to, new_name, target, std::move(replaced));
   name_moved(from, name, to, new_name, source, exchange ? &target : nullptr);
+  if (nameless) make_room(*nameless, to.volume);
   return nameless;
 }
 

@@ -202,7 +202,9 @@ Result<std::pair<Entry, Opened>> Operations::create_nameless(const Request& requ
 void Operations::release(FileId id) {
   const auto file = state_.remove_file(id);
   if (!file) return;
-  backings_.closed(file->node, file->flags);
+  const OpenState left = backings_.closed(file->node, file->flags);
+  if (left.dead && !left.opens)
+    if (const auto node = nodes_.find(file->node)) make_room(node->id, node->key.volume);
   if (!state_.passthrough()) return;  // what was read stays with the kernel
   if (const auto directory = nodes_.outdated(file->node)) kernel_.inode(*directory);
 }

@@ -209,11 +209,7 @@ bool Operations::is_told(const Directory& directory, const ListedName& row) cons
 void Operations::forget(NodeId id, std::uint64_t count) {
   const Forgotten forgotten = backings_.forget(id, count);
   if (!forgotten.gone) return;
-  {
-    MutexLock lock(removed_mutex_);
-    removed_.erase(id.value);
-  }
-  orphans_.drop(id);
+  not_held(id);
   directories_.drop(id);
   if (const auto volume = workspace_.volume(forgotten.key.volume)) volume->unpin(forgotten.key.inode);
 }

@@ -4,6 +4,7 @@
 #include <linux/magic.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -14,6 +15,11 @@ struct KernelHandle {
   file_handle head;
   unsigned char bytes[Handle::kMaxSize];
 };
+// What counts as little: a sixteenth, but of a large file system not more than this.
+constexpr std::uint64_t kLittleShare = 16;
+constexpr std::uint64_t kLittleRoom = 64 << 20;  // in bytes
+constexpr std::uint64_t kFewInodes = 1024;
+constexpr std::chrono::milliseconds kRoomKnownFor{1};
 constexpr std::uint8_t kPinnedType = 0xff;  // FILEID_INVALID, linux/exportfs.h: no file system uses it
 
 Result<Handle> kernel_handle(int directory, const char* name) {
@@ -56,6 +62,23 @@ Volume::Volume(FileDescriptor root, bool use_handles) : root_(std::move(root)) {
     copies_cleverly_ = kind.f_type != TMPFS_MAGIC && kind.f_type != EXT4_SUPER_MAGIC;
   const auto handle = use_handles ? kernel_handle(root_.get(), "") : Result<Handle>(fail_errno(EOPNOTSUPP));
   uses_handles_ = handle && open_handle(root_.get(), *handle, O_PATH).has_value();
+}
+
+bool Volume::is_nearly_full() const {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < room_known_until_.load(std::memory_order_relaxed))
+    return nearly_full_.load(std::memory_order_relaxed);
+  struct statfs status {};
+  if (::fstatfs(root_.get(), &status) != 0) return false;
+  const auto is_little = [](std::uint64_t left, std::uint64_t whole, std::uint64_t little) {
+    return left < std::min(whole / kLittleShare, little);  // a whole of 0: there is no limit
+  };
+  const auto block = static_cast<std::uint64_t>(status.f_bsize);
+  const bool nearly_full = is_little(status.f_bavail * block, status.f_blocks * block, kLittleRoom) ||
+                           is_little(status.f_ffree, status.f_files, kFewInodes);
+  nearly_full_.store(nearly_full, std::memory_order_relaxed);
+  room_known_until_.store(now + kRoomKnownFor, std::memory_order_relaxed);
+  return nearly_full;
 }
 
 Result<Handle> Volume::pin(int directory, const char* name, std::uint64_t inode) {

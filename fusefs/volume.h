@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <unordered_map>
 
 #include "fusefs/types.h"
@@ -22,6 +24,9 @@ class Volume {
   /// Whether copy_file_range(2) may do better here than reading and writing: blocks shared by two files, or
   /// copied by a server. Only of file systems known for neither it is denied.
   bool copies_cleverly() const { return copies_cleverly_; }
+  /// Whether what is removed should make room at once: too little is left to wait for the kernel to forget
+  /// it. Asked of the file system once in a millisecond at most, in which no program uses up what was left.
+  bool is_nearly_full() const;
 
   /// The handle of `name` in `directory` (of what `directory` is open on if empty), never following a link.
   /// In the fallback this pins the inode: every call is to be matched by an unpin().
@@ -41,6 +46,8 @@ class Volume {
   dev_t device_ = 0;
   bool uses_handles_ = true;
   bool copies_cleverly_ = true;
+  mutable std::atomic<std::chrono::steady_clock::time_point> room_known_until_{};
+  mutable std::atomic<bool> nearly_full_{false};
   mutable Mutex mutex_;
   std::unordered_map<std::uint64_t, Pinned> pinned_ GUARDED_BY(mutex_);
 };
