@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "fusefs/kernel_knowledge.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
@@ -215,6 +216,7 @@ void Channel::begin(Reader& reader, ssize_t size) {
   fuse_in_header* const header = header_in(reader);
   const std::uint32_t opcode = header->opcode;
   header->opcode = known_to_libfuse(opcode);
+  Asking::begin(static_cast<std::int32_t>(header->pid));
   current() = {header, static_cast<std::size_t>(size), Clock::now(), opcode};
 }
 

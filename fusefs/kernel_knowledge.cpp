@@ -1,6 +1,7 @@
 #include "fusefs/kernel_knowledge.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace okcvm::fusefs {
 namespace {
@@ -9,7 +10,18 @@ namespace {
 constexpr std::uint32_t kFewOutdated = 4;
 constexpr std::uint32_t kNamesForOneAttribute = 8;
 
+std::atomic<std::uint32_t> changes_so_far{0};
+
 }  // namespace
+
+Asking& Asking::current() {
+  thread_local Asking asking;
+  return asking;
+}
+
+void Asking::begin(std::int32_t thread) {
+  current() = {thread, changes_so_far.load()};
+}
 
 void KernelKnowledge::set_attributes(std::uint32_t slot, bool told) {
   if (slot >= attributes_.size()) {
@@ -17,6 +29,32 @@ void KernelKnowledge::set_attributes(std::uint32_t slot, bool told) {
     attributes_.resize(slot + 1);
   }
   attributes_[slot] = told;
+}
+
+KernelKnowledge::Telling& KernelKnowledge::telling(std::uint32_t slot) {
+  if (slot >= tellings_.size()) tellings_.resize(slot + 1);
+  return tellings_[slot];
+}
+
+bool KernelKnowledge::tell(std::uint32_t slot) {
+  const Asking& asking = Asking::current();
+  Telling& told = telling(slot);
+  told.to = told.to == kNobody || told.to == asking.thread ? asking.thread : kSeveral;
+  return static_cast<std::int32_t>(told.changed_at - asking.changes) <= 0;  // the count may start again at 0
+}
+
+bool KernelKnowledge::changed(std::uint32_t slot) {
+  set_attributes(slot, false);
+  Telling& told = telling(slot);
+  const std::int32_t thread = Asking::current().thread;
+  const bool only_this_thread = told.to == kNobody || (told.to == thread && thread != kUnknown);
+  told = {kNobody, ++changes_so_far};
+  return !only_this_thread;
+}
+
+void KernelKnowledge::is_new(std::uint32_t slot) {
+  set_attributes(slot, false);
+  telling(slot) = {kNobody, 0};
 }
 
 void KernelKnowledge::listed(NodeId directory, bool from_start, std::uint32_t names) {
@@ -38,6 +76,7 @@ bool KernelKnowledge::should_list_again(NodeId directory) {
 
 void KernelKnowledge::forget_all() {
   attributes_.clear();
+  tellings_.clear();
   listings_.clear();
 }
 

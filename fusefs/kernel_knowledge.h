@@ -8,12 +8,33 @@
 
 namespace okcvm::fusefs {
 
+/// Whose request the calling thread carries out, and since when: how many changes there had been by then.
+struct Asking {
+  std::int32_t thread = 0;  // of the program; 0: unknown
+  std::uint32_t changes = 0;
+
+  static Asking& current();
+  /// To be called before anything is looked at for the request.
+  static void begin(std::int32_t thread);
+};
+
 /// What the kernel was told of inodes, by their slot in the node table, and of directories' listings. Only a
 /// hint: it may have forgotten. Not thread-safe.
 class KernelKnowledge {
  public:
   void set_attributes(std::uint32_t slot, bool told);
   bool has_attributes(std::uint32_t slot) const { return slot < attributes_.size() && attributes_[slot]; }
+
+  /// It is given these attributes in answer to the current request. Answers false if they may be older than a
+  /// change that came after the request: then the kernel must not keep them.
+  bool tell(std::uint32_t slot);
+  /// An inode was changed in a way after which the kernel drops its attributes, and that is to be answered
+  /// now. Answers true if it must be told that what it asked for before is outdated: another thread of a
+  /// program may still have an answer to take up, and would have the kernel keep that as if it were new
+  /// (Linux 6.18).
+  bool changed(std::uint32_t slot);
+  /// The slot is a new inode's, of which the kernel never heard.
+  void is_new(std::uint32_t slot);
 
   /// It was given so many names of a directory, and may keep them; with none it has all.
   void listed(NodeId directory, bool from_start, std::uint32_t names);
@@ -25,12 +46,21 @@ class KernelKnowledge {
   void forget_all();
 
  private:
+  static constexpr std::int32_t kUnknown = 0;
+  static constexpr std::int32_t kNobody = -1;
+  static constexpr std::int32_t kSeveral = -2;
+  struct Telling {
+    std::int32_t to = kUnknown;    // the thread of a program that was told since the last change
+    std::uint32_t changed_at = 0;  // as Asking::changes counts
+  };
   struct Listing {
     std::uint32_t names = 0;
     std::uint32_t outdated = 0;
     bool complete = false;
   };
+  Telling& telling(std::uint32_t slot);
   std::vector<bool> attributes_;
+  std::vector<Telling> tellings_;
   std::unordered_map<std::uint64_t, Listing> listings_;  // by directory
 };
 

@@ -207,7 +207,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   auto slot = take_slot();
   if (!slot) return fail(slot.error());
   NodeRecord& row = record(*slot);
-  kernel_.set_attributes(*slot, false);
+  kernel_.is_new(*slot);
   row.lookups = 1;
   row.inode = found.key.inode;
   row.volume = found.key.volume;
@@ -261,7 +261,6 @@ void NodeTable::moved(const InodeKey& key, NodeId parent, Zone zone, std::string
   if (!slot) return;
   NodeRecord& row = record(*slot);
   place(row, parent, name);
-  kernel_.set_attributes(*slot, false);  // its change time moves
   if (row.zone == zone) return;
   row.zone = zone;
   if (row.type != S_IFDIR >> 12) return;
@@ -300,12 +299,18 @@ void NodeTable::distrust_all() {
   kernel_.forget_all();
 }
 
-OpenState NodeTable::told(NodeId id) {
+Told NodeTable::told(NodeId id, bool has_one_name) {
   MutexLock lock(mutex_);
   const NodeRecord* row = live_record(id);
   if (!row) return {};
-  kernel_.set_attributes(id.slot(), row->writers == 0 && row->mappers == 0);
-  return open_state_of(*row);
+  const bool may_be_kept = kernel_.tell(id.slot());
+  kernel_.set_attributes(id.slot(), may_be_kept && has_one_name && row->writers == 0 && row->mappers == 0);
+  return {open_state_of(*row), may_be_kept};
+}
+
+bool NodeTable::changed(NodeId id) {
+  MutexLock lock(mutex_);
+  return live_record(id) && kernel_.changed(id.slot());
 }
 
 bool NodeTable::is_told(const InodeKey& key, NodeId parent, std::string_view name) const {

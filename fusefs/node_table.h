@@ -26,6 +26,12 @@ struct OpenState {
   bool dead = false;           // Node::dead
 };
 
+/// What there is to know when an inode's attributes are told.
+struct Told {
+  OpenState open;
+  bool may_be_kept = true;  // KernelKnowledge::tell
+};
+
 /// What a node that went leaves for its owner to give back.
 struct Forgotten {
   bool gone = false;
@@ -109,13 +115,14 @@ class NodeTable {
   std::optional<std::size_t> depth(NodeId id) const EXCLUDES(mutex_);
 
   // -- What the kernel was told ----------------------------------------------------------------------------
-  /// Notes that the kernel has this inode's attributes, unless it can be written to: then they may change
-  /// without a word. Answers how it is open.
-  OpenState told(NodeId id) EXCLUDES(mutex_);
+  /// Notes that the kernel is given this inode's attributes, which it has from then on unless they may change
+  /// without a word: the inode can be written to, or has several names.
+  Told told(NodeId id, bool has_one_name) EXCLUDES(mutex_);
+  /// KernelKnowledge::changed
+  bool changed(NodeId id) EXCLUDES(mutex_);
   /// Whether the kernel should still have the attributes of what it knows by this name. Only a hint.
   bool is_told(const InodeKey& key, NodeId parent, std::string_view name) const EXCLUDES(mutex_);
-  /// The kernel drops the attributes of this inode: a directory in which it has a name changed, a link it
-  /// read.
+  /// The kernel drops the attributes of this inode: a link that it read.
   void not_told(NodeId id) EXCLUDES(mutex_);
   /// KernelKnowledge::listed
   void listed(NodeId directory, bool from_start, std::uint32_t names) EXCLUDES(mutex_);

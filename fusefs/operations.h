@@ -211,6 +211,10 @@ class Operations {
   Result<struct stat> status_of(const Node& node);
   Result<void> list_virtual(NodeId id, off_t offset, const ListVisitor& visit);
 
+  /// To be called when an inode was changed by a request that tells the kernel no attributes of it, before
+  /// that is answered (KernelKnowledge::changed).
+  void attributes_changed(NodeId id);
+
   bool records(const Directory& directory) const;
   void record_entry(const Directory& directory, const char* name, ChangeKind kind = ChangeKind::kEntry);
   void record_rename(const Directory& from, const char* name, const Directory& to, const char* new_name,

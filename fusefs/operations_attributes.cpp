@@ -326,6 +326,7 @@ Result<void> Operations::set_extended_attribute(const Request& request, NodeId i
             [&](const char* path) { return ::setxattr(path, name, value.data(), value.size(), flags); });
       }) != 0)
     return fail_errno(errno);
+  attributes_changed(id);
   return {};
 }
 
@@ -367,6 +368,7 @@ Result<void> Operations::remove_extended_attribute(const Request& request, NodeI
                   }) != 0 &&
       !(was_there && errno == ENODATA))
     return fail_errno(errno);
+  attributes_changed(id);
   return {};
 }
 

@@ -49,8 +49,11 @@ Result<Operations::Place> Operations::place_for_change(NodeId parent, const char
   auto node = nodes_.find(parent);
   if (!node) return fail(node.error());
   if (const int error = rule_of(node->zone).write_error) return deny(operation, parent, name, error);
-  nodes_.not_told(parent);
   return directories_.open_for_change(parent);
+}
+
+void Operations::attributes_changed(NodeId id) {
+  if (nodes_.changed(id)) kernel_.attributes_now(id);
 }
 
 // -- Making
@@ -69,6 +72,7 @@ bool Operations::was_made_before(const Request& request, const Directory& direct
 }
 
 Result<Entry> Operations::finish_new(const Directory& directory, const char* name, mode_t mode, int opened) {
+  attributes_changed(directory.id);
   auto entry = look_up_in(directory, name, opened);
   if (!entry) ::unlinkat(directory.file.get(), name, S_ISDIR(mode) ? AT_REMOVEDIR : 0);
   if (entry && !S_ISDIR(mode)) nodes_.set_recorded(entry->id, changes_.epoch());
@@ -147,6 +151,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
         errno == EEXIST && request.may_have_run && inode_at((*place)->file.get(), name) == node->key.inode;
     if (!is_made) return fail_errno(errno);
   }
+  attributes_changed(parent);
   if (node->dead) name_is_given(*node, **place, name);
   return look_up_in(**place, name);
 }
@@ -249,12 +254,14 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
     const int error = errno;
     if (!request.may_have_run || error != ENOENT) return fail_errno(error);
     name_was_taken(**place, name);
+    attributes_changed(parent);
     return std::nullopt;
   }
   record_entry(**place, name);
   before_removal(**place, status, held.get());
   if (with_faults("backing.unlink", [&] { return ::unlinkat((*place)->file.get(), name, flags); }) != 0)
     return fail_errno(errno);
+  attributes_changed(parent);
   const Nameless inode = name_is_gone(**place, name, status, std::move(held));
   if (inode) make_room(*inode, (*place)->volume);
   return inode;
@@ -285,7 +292,6 @@ Result<Operations::Nameless> Operations::rename(const Request& request, NodeId p
   if (!from) return fail(from.error());
   auto to = place_for_change(new_parent, new_name, "rename");
   if (!to) return fail(to.error());
-  nodes_.not_told(parent);
   struct stat moved {};
   if (request.may_have_run && request.noted &&
       ::fstatat((*to)->file.get(), new_name, &moved, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -312,6 +318,7 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
         return ::renameat2(from_directory, from_name, (*place)->file.get(), name, flags);
       }) != 0)
     return fail_errno(errno);
+  attributes_changed(parent);
   if (replaces) let_go(name_is_gone(**place, name, target, std::move(replaced)));
   return {};
 }
@@ -350,9 +357,13 @@ void Operations::name_moved(const Directory& from, const char* name, const Direc
     directories_.paths_changed();
     if (from.zone != to.zone) directories_.drop_all();
   }
+  attributes_changed(from.id);
+  if (to.id != from.id) attributes_changed(to.id);
   const auto recheck = [&](const InodeKey& key, std::optional<std::size_t> depth) {
-    if (const auto id = nodes_.id_of(key))
-      if (auto node = nodes_.find(*id)) recheck_links(*node, depth);
+    const auto id = nodes_.id_of(key);
+    if (!id) return;
+    attributes_changed(*id);
+    if (auto node = nodes_.find(*id)) recheck_links(*node, depth);
   };
   recheck(source_key, former_depth);
   if (exchanged) {

@@ -289,7 +289,9 @@ Result<void> Operations::allocate(const Request& request, NodeId id, int mode, o
   if (!file) return fail(file.error());
   if (with_faults("backing.allocate", [&] { return ::fallocate((*file)->get(), mode, offset, length); }) != 0)
     return fail_errno(errno);
-  return apply(request, *node, (*file)->get(), {});
+  auto cleared = apply(request, *node, (*file)->get(), {});
+  attributes_changed(id);
+  return cleared;
 }
 
 Result<off_t> Operations::seek(NodeId id, off_t offset, int whence) {

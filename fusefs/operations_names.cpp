@@ -57,10 +57,10 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
   Entry entry{node.id, status, seconds, seconds};
   // What is done to a file under one name changes its attributes under the others.
   const bool has_one_name = status.st_nlink == 1 || S_ISDIR(status.st_mode);
-  const OpenState open = has_one_name ? nodes_.told(node.id) : nodes_.open_state(node.id);
+  const auto [open, may_be_kept] = nodes_.told(node.id, has_one_name);
   // Stores through a shared mapping change the times of a file without a word to us or to the kernel's own
   // idea of it; writes by call do not.
-  if (open.mappers || open.may_be_mapped) entry.attributes_seconds = 0;
+  if (open.mappers || open.may_be_mapped || !may_be_kept) entry.attributes_seconds = 0;
   if (!open.mappers && open.may_be_mapped)
     if (const auto settled = settled_status(node)) return entry_of(node, *settled);
   return entry;
@@ -87,8 +87,9 @@ Entry Operations::virtual_directory(Zone zone) {
   status.st_gid = config_.owner_gid;
   status.st_blksize = 4096;
   status.st_atim = status.st_mtim = status.st_ctim = config_.created_at;
-  return Entry{node_of(zone), status, kManagedSeconds,
-               zone == Zone::kSkills ? kSharedSeconds : kManagedSeconds};
+  const double seconds = zone == Zone::kSkills ? kSharedSeconds : kManagedSeconds;
+  const bool may_be_kept = nodes_.told(node_of(zone), true).may_be_kept;  // the first write may come between
+  return Entry{node_of(zone), status, kManagedSeconds, may_be_kept ? seconds : 0};
 }
 
 Entry Operations::metadata_entry() {

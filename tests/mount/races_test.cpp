@@ -1,0 +1,152 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "tests/support/mounted_session.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A program that looks at an inode again and again while another one changes it.
+class Races : public MountedSession {
+ protected:
+  static constexpr int kRounds = 30;
+
+  void SetUp() override {
+    MountedSession::SetUp();
+    if (IsSkipped()) return;
+    fs::create_directory(here());
+    write(file(), "bytes");
+  }
+  fs::path here() const { return outputs() / "d"; }
+  fs::path file() const { return here() / "file"; }
+  fs::path other() const { return here() / "other"; }
+
+  /// What the kernel has kept of `path` after each change that raced with looks at it, is the truth.
+  void expect_nothing_outdated(const fs::path& path, const std::function<void(int round)>& change) {
+    const auto watched = open_file(path, O_RDONLY);
+    std::atomic<int> begun{0};
+    std::atomic<int> ended{0};
+    std::jthread looker([&](const std::stop_token& stop) {
+      for (int round = 0; !stop.stop_requested();) {
+        if (begun == round) continue;
+        round = begun;
+        for (int i = 0; i < 2; ++i) stat_of(watched);
+        ended = round;
+      }
+    });
+    int outdated = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      let_the_clock_go_on();
+      ::fsetxattr(watched.get(), "user.round", &round, sizeof round, 0);  // so that the looks must ask
+      let_the_clock_go_on();
+      begun = round + 1;
+      for (std::atomic<int> spins = round * 97 % 4000; spins > 0; --spins) continue;
+      change(round);
+      while (ended != round + 1) continue;
+      outdated += described(watched, 0) != described(watched, AT_STATX_FORCE_SYNC);
+    }
+    EXPECT_EQ(outdated, 0) << "of " << kRounds;
+  }
+
+ private:
+  /// Inodes are stamped by a clock that moves every few milliseconds.
+  static void let_the_clock_go_on() { ::poll(nullptr, 0, 5); }
+
+  static std::string described(const FileDescriptor& watched, int how) {
+    struct statx found {};
+    EXPECT_OK(::statx(watched.get(), "", AT_EMPTY_PATH | how, STATX_BASIC_STATS, &found));
+    std::string text;
+    for (const auto& time : {found.stx_mtime, found.stx_ctime})
+      text += std::to_string(time.tv_sec) + "." + std::to_string(time.tv_nsec) + " ";
+    return text + std::to_string(found.stx_nlink) + " " + std::to_string(found.stx_size) + " " +
+           std::to_string(found.stx_blocks);
+  }
+};
+
+TEST_F(Races, ADirectoryInWhichDirectoriesComeAndGo) {
+  expect_nothing_outdated(here(), [this](int round) {
+    EXPECT_OK(round % 2 ? ::rmdir(other().c_str()) : ::mkdir(other().c_str(), 0755));
+  });
+}
+
+TEST_F(Races, ADirectoryInWhichFilesComeAndGo) {
+  expect_nothing_outdated(here(), [this](int round) {
+    if (round % 2)
+      EXPECT_OK(::unlink(other().c_str()));
+    else
+      EXPECT_TRUE(open_file(other(), O_CREAT | O_WRONLY));
+  });
+}
+
+TEST_F(Races, ADirectoryInWhichLinksComeAndGo) {
+  expect_nothing_outdated(here(), [this](int round) {
+    if (round % 2)
+      EXPECT_OK(::unlink(other().c_str()));
+    else
+      EXPECT_OK(round % 4 ? ::symlink("file", other().c_str()) : ::link(file().c_str(), other().c_str()));
+  });
+}
+
+TEST_F(Races, TheDirectoriesOfARename) {
+  const auto target = here() / "sub";
+  fs::create_directory(target);
+  const auto moved = [&](int round) {
+    const auto from = round % 2 ? target / "file" : file();
+    const auto to = round % 2 ? file() : target / "file";
+    EXPECT_OK(::rename(from.c_str(), to.c_str()));
+  };
+  expect_nothing_outdated(here(), moved);
+  expect_nothing_outdated(target, moved);
+}
+
+TEST_F(Races, AFileThatIsRenamed) {
+  expect_nothing_outdated(file(), [this](int round) {
+    EXPECT_OK(round % 2 ? ::rename(other().c_str(), file().c_str())
+                        : ::rename(file().c_str(), other().c_str()));
+  });
+}
+
+TEST_F(Races, AFileWhoseExtendedAttributesChange) {
+  expect_nothing_outdated(file(), [this](int round) {
+    EXPECT_OK(round % 2 ? ::removexattr(file().c_str(), "user.a")
+                        : ::setxattr(file().c_str(), "user.a", "1", 1, 0));
+  });
+}
+
+TEST_F(Races, AFileThatIsAllocatedAndTruncated) {
+  const auto writer = open_file(file(), O_WRONLY);
+  expect_nothing_outdated(file(), [&](int round) {
+    EXPECT_OK(round % 2 ? ::ftruncate(writer.get(), 0)
+                        : ::fallocate(writer.get(), FALLOC_FL_KEEP_SIZE, 0, 65'536));
+  });
+}
+
+// With a change of the extended attributes the kernel itself drops no more than the change time.
+TEST_F(Races, WhatAnotherThreadAskedForIsDroppedWhenItChanges) {
+  const auto change = [this] { EXPECT_OK(::setxattr(file().c_str(), "user.a", "1", 1, 0)); };
+  const auto requests_of_a_look = [this] {
+    const auto before = count_of("GETATTR");
+    struct statx found {};
+    EXPECT_OK(::statx(AT_FDCWD, file().c_str(), 0, STATX_SIZE, &found));
+    return count_of("GETATTR") - before;
+  };
+  std::jthread([this] { stat_of(file()); }).join();
+  change();
+  EXPECT_EQ(requests_of_a_look(), 1u);
+  EXPECT_EQ(requests_of_a_look(), 0u);
+  change();
+  EXPECT_EQ(requests_of_a_look(), 0u) << "nobody else could have an answer to take up";
+}
+
+}  // namespace
+}  // namespace okcvm::test
