@@ -17,6 +17,7 @@ Outcome outcome_of(long result) {
 
 Call call_of(Kind kind) {
   if (const Call call = open_file_call(kind)) return call;
+  if (const Call call = mapping_call(kind)) return call;
   return path_call(kind);
 }
 

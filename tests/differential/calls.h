@@ -13,8 +13,9 @@ using Call = Outcome (*)(Side& side, const Operation& operation);
 /// How an operation of this kind is carried out.
 Call call_of(Kind kind);
 
-/// The two halves of the table, by what the calls work on.
-Call open_file_call(Kind kind);  // nullptr for a kind that works on paths
+/// The parts of the table, by what the calls work on.
+Call open_file_call(Kind kind);  // nullptr for another kind
+Call mapping_call(Kind kind);    // likewise
 Call path_call(Kind kind);
 
 /// Makes an Outcome of a system call's return value and errno.

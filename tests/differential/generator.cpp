@@ -158,6 +158,7 @@ void Generator::choose_for_open_file(Operation& operation) {
   constexpr std::array range_locks{F_RDLCK, F_WRLCK, F_UNLCK};
   operation.slot = open_slot();
   operation.slot2 = open_slot();
+  operation.mapping = number(kMappings);
   operation.offset = offset();
   operation.offset2 = offset();
   operation.length = chance(10) ? number(200000) : number(9000);

@@ -25,6 +25,7 @@ Outcome open_from(Side& side, int start, const Operation& operation) {
   auto outcome = outcome_of(file);
   ::umask(022);
   if (file < 0) return outcome;
+  side.unlock(operation.slot);
   side.slot(operation.slot) = FileDescriptor(file);
   outcome.result = 0;  // descriptor numbers differ
   return outcome;
@@ -39,6 +40,7 @@ Outcome open_at(Side& side, const Operation& operation) {
 }
 
 Outcome close(Side& side, const Operation& operation) {
+  side.unlock(operation.slot);
   const auto outcome = outcome_of(::close(side.slot(operation.slot).get()));
   side.slot(operation.slot).release();
   return outcome;
@@ -117,17 +119,9 @@ Outcome copy_range(Side& side, const Operation& operation) {
   return outcome;
 }
 
-/// The part of a regular file that can be mapped and touched without SIGBUS.
-off_t mappable(Side& side, int file) {
-  struct stat found {};
-  if (::fstat(file, &found) != 0 || !S_ISREG(found.st_mode)) return 0;
-  side.note_unsure_holes(found.st_ino);
-  return std::min<off_t>(found.st_size, kLargestRead);
-}
-
 Outcome map_write(Side& side, const Operation& operation) {
   const int file = side.slot(operation.slot).get();
-  const auto size = mappable(side, file);
+  const auto size = side.mappable(operation.slot);
   if (size == 0) return {};
   void* const memory =
       ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -143,7 +137,7 @@ Outcome map_write(Side& side, const Operation& operation) {
 
 Outcome map_read(Side& side, const Operation& operation) {
   const int file = side.slot(operation.slot).get();
-  const auto size = mappable(side, file);
+  const auto size = side.mappable(operation.slot);
   if (size == 0) return {};
   void* const memory = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ,
                               operation.flags ? MAP_SHARED : MAP_PRIVATE, file, 0);

@@ -33,6 +33,10 @@ enum class Kind : std::uint8_t {
   kLock,
   kTestLock,
   kListOpen,
+  kMap,
+  kMapStore,
+  kMapLoad,
+  kUnmap,
   kTruncate,
   kMkdir,
   kMknod,
@@ -57,8 +61,9 @@ enum class Kind : std::uint8_t {
 };
 inline constexpr std::size_t kKinds = static_cast<std::size_t>(Kind::kRemoveXattr) + 1;
 
-inline constexpr int kSlots = 12;  // open files at a time
-inline constexpr int kUsers = 3;   // root, and two ordinary users
+inline constexpr int kSlots = 12;    // open files at a time
+inline constexpr int kMappings = 4;  // that outlive their calls
+inline constexpr int kUsers = 3;     // root, and two ordinary users
 
 /// All arguments of a call, chosen beforehand, so that a run can be replayed with any of its steps left out.
 struct Operation {
@@ -69,6 +74,7 @@ struct Operation {
   std::string name;   // of an extended attribute
   int slot = 0;       // of calls on an open file
   int slot2 = 0;
+  int mapping = 0;  // of calls on one that is kept
   int flags = 0;
   mode_t mode = 0;
   mode_t umask = 022;

@@ -1,8 +1,10 @@
 #include "tests/differential/side.h"
 
+#include <sys/file.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <sstream>
@@ -72,6 +74,23 @@ Outcome Side::perform(const Operation& operation) {
 bool Side::holes_are_unsure(int slot_index) {
   struct stat found {};
   return ::fstat(slot(slot_index).get(), &found) == 0 && unsure_holes_.contains(found.st_ino);
+}
+
+void Side::unlock(int slot_index) {
+  struct flock everything {};
+  everything.l_type = F_UNLCK;
+  const int file = slot(slot_index).get();
+  if (file < 0) return;
+  ::fcntl(file, F_OFD_SETLK, &everything);
+  ::flock(file, LOCK_UN);
+}
+
+off_t Side::mappable(int slot_index) {
+  constexpr off_t kLargest = 1 << 20;
+  struct stat found {};
+  if (::fstat(slot(slot_index).get(), &found) != 0 || !S_ISREG(found.st_mode)) return 0;
+  note_unsure_holes(found.st_ino);
+  return std::min(found.st_size, kLargest);
 }
 
 }  // namespace okcvm::differential

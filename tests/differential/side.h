@@ -8,6 +8,7 @@
 #include <string>
 
 #include "policy/file_descriptor.h"
+#include "tests/differential/mapping.h"
 #include "tests/differential/operation.h"
 
 namespace okcvm::differential {
@@ -38,6 +39,11 @@ class Side final {
   int root() const { return root_.get(); }
   /// A directory to start from: the slot's if it holds something, else the root.
   int start(int slot) const { return slots_[slot] ? slots_[slot].get() : root_.get(); }
+  /// A shared mapping of a file that may be closed, renamed, truncated or removed by now.
+  Mapping& mapping(int index) { return mappings_[static_cast<std::size_t>(index)]; }
+  /// Gives back the locks of what a slot held: the last descriptor of a file that is mapped leaves them,
+  /// while the mapping stays, and natively that keeps them.
+  void unlock(int slot_index);
   FileDescriptor& slot(int index) { return slots_[static_cast<std::size_t>(index)]; }
 
   /// Files that were mapped or preallocated. A page fault may fill a hole (tmpfs does), and what was
@@ -45,10 +51,13 @@ class Side final {
   /// compared any more.
   void note_unsure_holes(ino_t inode) { unsure_holes_.insert(inode); }
   bool holes_are_unsure(int slot_index);
+  /// How much of a slot's regular file can be mapped and touched without SIGBUS, about to be; in bytes.
+  off_t mappable(int slot_index);
 
  private:
   FileDescriptor root_;
   std::array<FileDescriptor, kSlots> slots_;
+  std::array<Mapping, kMappings> mappings_;
   std::set<ino_t> unsure_holes_;
 };
 
