@@ -18,8 +18,9 @@ struct Asking {
   static void begin(std::int32_t thread);
 };
 
-/// What the kernel was told of inodes, by their slot in the node table, and of directories' listings. Only a
-/// hint: it may have forgotten. Not thread-safe.
+/// What the kernel was told of inodes, by their slot in the node table, and of directories' listings. It may
+/// have forgotten: then the kernel counts as not having it, but somebody as having been told. Not
+/// thread-safe.
 class KernelKnowledge {
  public:
   void set_attributes(std::uint32_t slot, bool told);
