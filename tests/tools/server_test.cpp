@@ -321,5 +321,21 @@ TEST_F(ServerTest, FinishesWhatIsInHandWhenItStops) {
   EXPECT_EQ(answer.headers.at("connection"), "close");
 }
 
+TEST_F(ServerTest, AnswersARequestThatComesJustAfterItWasStopped) {
+  HttpClient client(path_), silent(path_);
+  EXPECT_EQ(client.ask("GET", "/first").body, "/first|");
+  EXPECT_EQ(silent.ask("GET", "/first").body, "/first|");
+  std::promise<void> stopped;
+  boost::asio::post(io_, [&] {
+    server_->stop(std::chrono::seconds(30), [] {});
+    stopped.set_value();
+  });
+  stopped.get_future().wait();
+  const auto answer = client.ask("GET", "/second");
+  EXPECT_EQ(answer.body, "/second|");
+  EXPECT_EQ(answer.headers.at("connection"), "close");
+  EXPECT_TRUE(silent.is_closed_within(10));
+}
+
 }  // namespace
 }  // namespace okcvm::daemon

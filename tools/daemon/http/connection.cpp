@@ -21,6 +21,7 @@ namespace http = boost::beast::http;
 
 constexpr std::size_t kPiece = 256 * 1024;
 constexpr std::chrono::seconds kDrainTime{2};
+constexpr std::chrono::milliseconds kLastRequestWithin{500};
 
 /// Runs a route's code, from which no exception may reach the worker that runs it.
 template <typename T, typename Work>
@@ -62,7 +63,13 @@ void Connection::refuse(const std::string& message) {
 }
 
 void Connection::stop() {
-  if (!in_hand_ || is_live_) end();
+  if (is_live_) return end();
+  if (in_hand_) return;
+  timer_.expires_after(kLastRequestWithin);
+  timer_.async_wait([weak = weak_from_this()](Error_code error) {
+    const auto self = weak.lock();
+    if (!error && self && !self->in_hand_) self->end();
+  });
 }
 
 /// The client is gone, or has to go.

@@ -39,7 +39,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void start() { read_header(); }
   /// Answers `busy` and ends.
   void refuse(const std::string& message);
-  /// Ends now if no request is in hand, else after its answer.
+  /// Ends after the answer to the request that is in hand, or comes in the next half second: a client that
+  /// has connected may have sent it already.
   void stop();
 
  private:

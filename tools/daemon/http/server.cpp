@@ -78,7 +78,6 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     acceptor_.async_accept(
         [self = shared_from_this()](boost::system::error_code error, Connection::Socket socket) {
           self->accepting_ = false;
-          if (self->context_->stopping) return;
           if (error) return self->accept_later(error.message());
           self->take(std::move(socket));
           self->accept();
@@ -87,6 +86,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
 
   /// Out of descriptors, most likely: some connection will end.
   void accept_later(const std::string& reason) {
+    if (context_->stopping) return;
     log_warning("a connection could not be accepted: {}", reason);
     retry_.expires_after(std::chrono::milliseconds(200));
     retry_.async_wait([self = shared_from_this()](boost::system::error_code error) {
@@ -106,6 +106,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     if (uid != 0 && of_user > context_->limits.connections_per_user)
       return connection->refuse("you have too many connections: close some");
     connection->start();
+    if (context_->stopping) connection->stop();
   }
 
   void ended(uid_t uid) {
