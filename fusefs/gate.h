@@ -5,8 +5,9 @@
 
 namespace okcvm::fusefs {
 
-/// Lets a session's operations pass, and holds them back while a change set is cut or a restore runs.
-/// Thread-safe; whoever closes may open from another thread. A waiting closer goes before new passes.
+/// Lets a session's operations pass, and holds them back while something must not change: while a change set
+/// is cut or a restore runs, or while names move. Thread-safe; whoever closes may open from another thread. A
+/// waiting closer goes before new passes.
 class Gate {
  public:
   class Pass {
@@ -15,6 +16,18 @@ class Gate {
     ~Pass() { gate_.leave(); }
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
+
+   private:
+    Gate& gate_;
+  };
+
+  /// Keeps it closed.
+  class Closing {
+   public:
+    explicit Closing(Gate& gate) : gate_(gate) { gate_.close(); }
+    ~Closing() { gate_.open(); }
+    Closing(const Closing&) = delete;
+    Closing& operator=(const Closing&) = delete;
 
    private:
     Gate& gate_;

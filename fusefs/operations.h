@@ -216,7 +216,12 @@ class Operations {
   void attributes_changed(NodeId id);
 
   bool records(const Directory& directory) const;
+  /// The path of a file that changes. If it has a name but not the one that is known, the record has a gap
+  /// from now on.
+  std::optional<RelPath> path_to_record(const Node& node);
   void record_entry(const Directory& directory, const char* name, ChangeKind kind = ChangeKind::kEntry);
+  /// As record_entry, for a caller that keeps names from moving.
+  void note_entry(const Directory& directory, const char* name, ChangeKind kind);
   void record_rename(const Directory& from, const char* name, const Directory& to, const char* new_name,
                      const struct stat& source, unsigned flags);
   /// Whether a daemon that died had made what stands at a name, for this very request.
@@ -282,6 +287,9 @@ class Operations {
   Directories directories_;
   Orphans orphans_;
   AccessOrder access_order_;
+  // Passed while a change is noted under its path, closed while names move: what is noted after a rename was
+  // noted must be named as it is after that.
+  Gate moves_;
   Mutex removed_mutex_;
   // Inodes that lost their last name, held (O_PATH) until the kernel forgets them.
   std::unordered_map<std::uint64_t, FileDescriptor> removed_ GUARDED_BY(removed_mutex_);

@@ -292,6 +292,7 @@ Result<Operations::Nameless> Operations::rename(const Request& request, NodeId p
   if (!from) return fail(from.error());
   auto to = place_for_change(new_parent, new_name, "rename");
   if (!to) return fail(to.error());
+  const Gate::Closing closing(moves_);
   struct stat moved {};
   if (request.may_have_run && request.noted &&
       ::fstatat((*to)->file.get(), new_name, &moved, AT_SYMLINK_NOFOLLOW) == 0 &&

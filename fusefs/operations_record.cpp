@@ -36,6 +36,11 @@ Result<RelPath> Operations::path_of(const Node& node) {
   if (!text) return fail(text.error());
   auto name = Name::parse(*text);
   if (!name) return fail(name.error());
+  // A look-up that came late may have noted a former name.
+  struct stat status {};
+  if (::fstatat((*directory)->file.get(), text->c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+    return fail_errno(errno);
+  if (status.st_ino != node.key.inode) return fail_errno(ENOENT);
   return *path / *name;
 }
 
@@ -43,21 +48,34 @@ bool Operations::records(const Directory& directory) const {
   return changes_.enabled() && rule_of(directory.zone).snapshotted;
 }
 
-void Operations::record(const Node& node, ChangeKind kind) {
-  if (!changes_.enabled() || !rule_of(node.zone).snapshotted || node.dead) return;
-  const auto epoch = changes_.epoch();
-  if (nodes_.is_recorded(node.id, epoch) || nodes_.is_covered(node.id, epoch)) return;
+std::optional<RelPath> Operations::path_to_record(const Node& node) {
   auto path = path_of(node);
-  if (path) {
-    changes_.record(kind, *path);
-    if (kind == ChangeKind::kContent) nodes_.set_recorded(node.id, epoch);
-    return;
-  }
-  auto status = status_of(node);
+  if (path) return std::move(*path);
+  const auto status = status_of(node);
   if (status && status->st_nlink > 0) changes_.lose_track("a changed file could not be named");
+  return std::nullopt;
+}
+
+void Operations::record(const Node& known, ChangeKind kind) {
+  if (!changes_.enabled() || !rule_of(known.zone).snapshotted || known.dead) return;
+  const auto epoch = changes_.epoch();
+  if (nodes_.is_recorded(known.id, epoch) || nodes_.is_covered(known.id, epoch)) return;
+  const Gate::Pass pass(moves_);
+  const auto node = nodes_.find(known.id);  // where it is by now
+  if (!node || node->dead) return;
+  const auto path = path_to_record(*node);
+  if (!path) return;
+  changes_.record(kind, *path);
+  if (kind == ChangeKind::kContent) nodes_.set_recorded(node->id, epoch);
 }
 
 void Operations::record_entry(const Directory& directory, const char* name, ChangeKind kind) {
+  if (!records(directory) || nodes_.is_covered(directory.id, changes_.epoch())) return;
+  const Gate::Pass pass(moves_);
+  note_entry(directory, name, kind);
+}
+
+void Operations::note_entry(const Directory& directory, const char* name, ChangeKind kind) {
   if (!records(directory) || nodes_.is_covered(directory.id, changes_.epoch())) return;
   auto path = directories_.path_of(directory);
   auto leaf = Name::parse(name);
@@ -78,13 +96,13 @@ void Operations::record_rename(const Directory& from, const char* name, const Di
   if (flags & RENAME_EXCHANGE) {
     // Two files change places: rare enough to be read again, whichever of them was covered.
     const ChangeKind kind = ChangeKind::kTree;
-    record_entry(from, name, kind);
-    record_entry(to, new_name, kind);
+    note_entry(from, name, kind);
+    note_entry(to, new_name, kind);
     return;
   }
   if (from_covered && to_covered) return;
   if (from_covered) {  // it was never snapshotted under its former name: read it where it comes to
-    record_entry(to, new_name, S_ISDIR(source.st_mode) ? ChangeKind::kTree : ChangeKind::kEntry);
+    note_entry(to, new_name, S_ISDIR(source.st_mode) ? ChangeKind::kTree : ChangeKind::kEntry);
     if (!source_id) return;
     if (S_ISDIR(source.st_mode))
       nodes_.set_coverage(*source_id, epoch, NodeTable::Coverage::kWhole);
@@ -106,8 +124,8 @@ std::vector<RelPath> Operations::written_now() {
   std::vector<RelPath> paths;
   for (const NodeId id : nodes_.open_for_writing()) {
     auto node = nodes_.find(id);
-    if (!node || !rule_of(node->zone).snapshotted) continue;
-    if (auto path = path_of(*node)) paths.push_back(std::move(*path));
+    if (!node || node->dead || !rule_of(node->zone).snapshotted) continue;
+    if (auto path = path_to_record(*node)) paths.push_back(std::move(*path));
   }
   return paths;
 }

@@ -5,9 +5,12 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "tests/support/mounted_session.h"
 
@@ -344,6 +347,85 @@ TEST_F(Changes, ARecordThatIsNeverEmptyDoesNotGrow) {
   const auto last = cut();
   EXPECT_FALSE(last.rescan);
   EXPECT_TRUE(ToRead(last).entry_of("outputs/" + name + "0"));
+}
+
+/// Changes that race with renames of the directory that they happen in, or of the file itself.
+class ChangesAndRenames : public Changes {
+ protected:
+  static constexpr int kRounds = 1500;
+
+  void SetUp() override {
+    Changes::SetUp();
+    if (IsSkipped()) return;
+    fs::create_directory(outputs() / "0");
+    write(outputs() / "0" / "file", "content");
+  }
+  /// In each round `change` runs while `from` is renamed to `to` (below outputs/); then the record is given
+  /// to `check`.
+  void race(const std::function<std::string(int round)>& name, const std::function<void(int round)>& change,
+            const std::function<bool(const ToRead& read, int round)>& check) {
+    int lost = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      save();
+      std::atomic<bool> go{false};
+      std::jthread changer([&] {
+        while (!go) continue;
+        for (std::atomic<int> spins = round * 61 % 6000; spins > 0; --spins) continue;
+        change(round);
+      });
+      go = true;
+      EXPECT_OK(::rename((outputs() / name(round)).c_str(), (outputs() / name(round + 1)).c_str()));
+      changer.join();
+      while (session().driver().statistics().open_files > 0) std::this_thread::yield();
+      lost += !check(to_read(), round);
+    }
+    EXPECT_EQ(lost, 0) << "of " << kRounds;
+  }
+  static std::string number(int round) { return std::to_string(round % 2); }
+};
+
+TEST_F(ChangesAndRenames, AFileWrittenToInADirectoryThatMoves) {
+  const auto directory = open_file(outputs() / "0", O_RDONLY | O_DIRECTORY);
+  race(
+      number,
+      [&](int) {
+        const FileDescriptor file(::openat(directory.get(), "file", O_WRONLY | O_CLOEXEC));
+        write_all(file, "other");
+      },
+      [](const ToRead& read, int round) {
+        return read.content_of("outputs/" + number(round + 1) + "/file");
+      });
+}
+
+TEST_F(ChangesAndRenames, AFileMadeInADirectoryThatMoves) {
+  const auto directory = open_file(outputs() / "0", O_RDONLY | O_DIRECTORY);
+  const auto name = [](int round) { return "new" + std::to_string(round); };
+  race(
+      number,
+      [&](int round) { EXPECT_OK(::mknodat(directory.get(), name(round).c_str(), S_IFREG | 0644, 0)); },
+      [&](const ToRead& read, int round) {
+        return read.entry_of("outputs/" + number(round + 1) + "/" + name(round));
+      });
+}
+
+TEST_F(ChangesAndRenames, AFileThatMovesWhileItIsOpened) {
+  const auto found = open_file(outputs() / "0" / "file", O_PATH);
+  const auto name = [](int round) { return "0/file" + (round ? std::to_string(round) : ""); };
+  race(
+      name,
+      [&](int) { write_all(open_file("/proc/self/fd/" + std::to_string(found.get()), O_WRONLY), "other"); },
+      [&](const ToRead& read, int round) { return read.content_of("outputs/" + name(round + 1)); });
+}
+
+TEST_F(ChangesAndRenames, AFileThatMovesWhileItsModeIsSet) {
+  const auto found = open_file(outputs() / "0" / "file", O_PATH);
+  const auto name = [](int round) { return "0/file" + (round ? std::to_string(round) : ""); };
+  race(
+      name,
+      [&](int round) {
+        EXPECT_OK(::chmod(("/proc/self/fd/" + std::to_string(found.get())).c_str(), round % 2 ? 0600 : 0644));
+      },
+      [&](const ToRead& read, int round) { return read.attributes_of("outputs/" + name(round + 1)); });
 }
 
 }  // namespace
