@@ -68,7 +68,10 @@ Side::Side(const std::filesystem::path& directory)
 
 Outcome Side::perform(const Operation& operation) {
   const ActingAs actor(operation.who);
-  return call_of(operation.kind)(*this, operation);
+  auto outcome = call_of(operation.kind)(*this, operation);
+  for (auto& mapping : mappings_)
+    if (mapping.is_there() && (mapping.status().st_mode & (S_ISUID | S_ISGID))) mapping.unmap();
+  return outcome;
 }
 
 bool Side::holes_are_unsure(int slot_index) {

@@ -33,7 +33,8 @@ class Side final {
   /// Throws std::system_error when the directory cannot be opened.
   explicit Side(const std::filesystem::path& directory);
 
-  /// Does it, as the user that it names.
+  /// Does it, as the user that it names. Mappings of files with set-id bits are not kept: an open after those
+  /// were set is not passed through, and sees another cache than the mapping.
   Outcome perform(const Operation& operation);
 
   int root() const { return root_.get(); }
