@@ -2,39 +2,21 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <shared_mutex>
 
 namespace okcvm::fusefs {
 
 /// Lets a session's operations pass, and holds them back while something must not change: while a change set
 /// is cut or a restore runs, or while names move. Thread-safe; whoever closes may open from another thread. A
-/// waiting closer goes before new passes.
+/// waiting closer goes before new passes, which std::shared_mutex does not promise.
 class Gate {
  public:
-  class Pass {
-   public:
-    explicit Pass(Gate& gate) : gate_(gate) { gate_.enter(); }
-    ~Pass() { gate_.leave(); }
-    Pass(const Pass&) = delete;
-    Pass& operator=(const Pass&) = delete;
-
-   private:
-    Gate& gate_;
-  };
-
-  /// Keeps it closed.
-  class Closing {
-   public:
-    explicit Closing(Gate& gate) : gate_(gate) { gate_.close(); }
-    ~Closing() { gate_.open(); }
-    Closing(const Closing&) = delete;
-    Closing& operator=(const Closing&) = delete;
-
-   private:
-    Gate& gate_;
-  };
+  using Pass = std::shared_lock<Gate>;
+  using Closing = std::lock_guard<Gate>;
 
   /// Waits for other closers and for every pass to end. Passes must not nest, nor be held while closing.
-  void close() {
+  void lock() {
     for (std::uint32_t seen = state_.load();;) {
       if (seen & kClosed) {
         state_.wait(seen);
@@ -46,13 +28,12 @@ class Gate {
     for (std::uint32_t seen = state_.load(); seen != kClosed; seen = state_.load()) state_.wait(seen);
   }
 
-  void open() {
+  void unlock() {
     state_.fetch_and(~kClosed);
     state_.notify_all();
   }
 
- private:
-  void enter() {
+  void lock_shared() {
     for (std::uint32_t seen = state_.load(std::memory_order_relaxed);;) {
       if (seen & kClosed) {
         state_.wait(seen);
@@ -62,10 +43,11 @@ class Gate {
       }
     }
   }
-  void leave() {
+  void unlock_shared() {
     if (state_.fetch_sub(1) == (kClosed | 1)) state_.notify_all();
   }
 
+ private:
   static constexpr std::uint32_t kClosed = 1u << 31;
   std::atomic<std::uint32_t> state_{0};
 };

@@ -322,10 +322,8 @@ ChangeSet MountedSession::cut_held() {
 }
 
 ChangeSet MountedSession::cut_changes() {
-  gate_.close();
-  ChangeSet changes = cut_held();
-  gate_.open();
-  return changes;
+  const Gate::Closing closing(gate_);
+  return cut_held();
 }
 
 void MountedSession::mark_changed(const std::vector<RelPath>& paths) {
@@ -335,10 +333,10 @@ void MountedSession::mark_changed(const std::vector<RelPath>& paths) {
 class MountedSession::SessionHold final : public SessionMount::Hold {
  public:
   explicit SessionHold(MountedSession& session) : session_(session), untold_(session.state_) {
-    session_.gate_.close();
+    session_.gate_.lock();
   }
   ~SessionHold() override {
-    session_.gate_.open();
+    session_.gate_.unlock();
     session_.notifier_.drain();  // only now: a notice may wait for a request that was held back
   }
   ChangeSet cut_changes() override { return session_.cut_held(); }

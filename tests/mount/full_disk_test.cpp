@@ -41,6 +41,10 @@ class FullDisk : public MountedSession {
       size += static_cast<std::size_t>(written);
     }
   }
+  /// The kernel tells of a close after close(2) has returned.
+  void wait_for_closes(std::uint64_t closes) {
+    while (count_of("RELEASE") < closes) std::this_thread::yield();
+  }
   static FileDescriptor make(const fs::path& path) { return open_file(path, O_CREAT | O_WRONLY); }
 };
 
@@ -49,6 +53,7 @@ TEST_F(FullDisk, ARemovedFileMakesRoomAtOnce) {
   write_all(other, "x");
   for (int i = 0; i < kRounds; ++i) {
     fill(make(outputs() / "large"));
+    wait_for_closes(static_cast<std::uint64_t>(i) + 1);
     EXPECT_OK(::unlink((outputs() / "large").c_str()));
     write_all(other, std::string(1 << 20, 'y'));
     EXPECT_OK(::ftruncate(other.get(), 1));
@@ -61,6 +66,7 @@ TEST_F(FullDisk, AReplacedFileMakesRoomAtOnce) {
   for (int i = 0; i < kRounds; ++i) {
     write(outputs() / "small", "x");
     fill(make(outputs() / "large"));
+    wait_for_closes(2 * (static_cast<std::uint64_t>(i) + 1));
     EXPECT_OK(::rename((outputs() / "small").c_str(), (outputs() / "large").c_str()));
     write_all(other, std::string(1 << 20, 'y'));
     EXPECT_OK(::ftruncate(other.get(), 0));
@@ -80,7 +86,7 @@ TEST_F(FullDisk, ARemovedFileThatWasOpenMakesRoomOnceTheKernelTellsOfTheClose) {
       EXPECT_EQ(stat_of(file).st_nlink, 0u);
       EXPECT_EQ(static_cast<std::size_t>(stat_of(file).st_size), size);
     }
-    while (count_of("RELEASE") < static_cast<std::uint64_t>(i) + 1) std::this_thread::yield();
+    wait_for_closes(static_cast<std::uint64_t>(i) + 1);
   }
 }
 

@@ -317,6 +317,7 @@ void Connection::answer(Response response) {
     return end_stream("{\"result\":" + *text + "}\n");
   }
   if (auto* live = std::get_if<LiveBody>(&response.body); live && !request_.is_head) {
+    if (context_->stopping) return end();  // it would not end by itself
     start_stream(response.content_type);
     return start_live(std::move(*live));
   }
