@@ -319,7 +319,7 @@ void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t o
                    if (!reply.fits_with_inode(row)) return false;
                    const std::string_view name(row.name);
                    const bool needless =
-                       name == "." || name == ".." || (directory && fs.is_told(**directory, row));
+                       name == "." || name == ".." || (directory && fs.may_leave_out(**directory, row));
                    auto entry = needless    ? Result<Entry>()
                                 : directory ? fs.look_up_in(**directory, row.name)
                                             : fs.look_up(node(id), row.name);

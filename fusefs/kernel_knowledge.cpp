@@ -9,8 +9,18 @@ namespace {
 // A listing given anew costs three requests, and each of its names about an eighth of one.
 constexpr std::uint32_t kFewOutdated = 4;
 constexpr std::uint32_t kNamesForOneAttribute = 8;
+// What a listing costs is then mostly what looking at the files costs, or, of so many names, the few left out.
+constexpr std::uint32_t kNamesForOneAsked = 4096;
 
 std::atomic<std::uint32_t> changes_so_far{0};
+
+void set(std::vector<bool>& bits, std::uint32_t slot, bool value) {
+  if (slot >= bits.size()) {
+    if (!value) return;
+    bits.resize(slot + 1);
+  }
+  bits[slot] = value;
+}
 
 }  // namespace
 
@@ -24,11 +34,15 @@ void Asking::begin(std::int32_t thread) {
 }
 
 void KernelKnowledge::set_attributes(std::uint32_t slot, bool told) {
-  if (slot >= attributes_.size()) {
-    if (!told) return;
-    attributes_.resize(slot + 1);
-  }
-  attributes_[slot] = told;
+  set(attributes_, slot, told);
+}
+
+bool KernelKnowledge::may_leave_out(std::uint32_t slot) {
+  if (has_attributes(slot)) return true;
+  const bool left_out = names_to_give_ == 0;
+  if (!left_out) --names_to_give_;
+  set(left_out_, slot, left_out);
+  return left_out;
 }
 
 KernelKnowledge::Telling& KernelKnowledge::telling(std::uint32_t slot) {
@@ -37,6 +51,10 @@ KernelKnowledge::Telling& KernelKnowledge::telling(std::uint32_t slot) {
 }
 
 bool KernelKnowledge::tell(std::uint32_t slot) {
+  if (slot < left_out_.size() && left_out_[slot]) {
+    left_out_[slot] = false;
+    names_to_give_ = kNamesForOneAsked;
+  }
   const Asking& asking = Asking::current();
   Telling& told = telling(slot);
   told.to = told.to == kNobody || told.to == asking.thread ? asking.thread : kSeveral;
@@ -54,6 +72,7 @@ bool KernelKnowledge::changed(std::uint32_t slot) {
 
 void KernelKnowledge::is_new(std::uint32_t slot) {
   set_attributes(slot, false);
+  set(left_out_, slot, false);
   telling(slot) = {kNobody, 0};
 }
 
@@ -76,6 +95,7 @@ bool KernelKnowledge::should_list_again(NodeId directory) {
 
 void KernelKnowledge::forget_all() {
   attributes_.clear();
+  left_out_.clear();
   tellings_.clear();
   listings_.clear();
 }

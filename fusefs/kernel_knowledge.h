@@ -25,6 +25,9 @@ class KernelKnowledge {
  public:
   void set_attributes(std::uint32_t slot, bool told);
   bool has_attributes(std::uint32_t slot) const { return slot < attributes_.size() && attributes_[slot]; }
+  /// A listing comes to the name of an inode that the kernel knows. Answers whether its attributes may be left
+  /// out: it has them, or who lists directories lately did not ask for those that were left out.
+  bool may_leave_out(std::uint32_t slot);
 
   /// It is given these attributes in answer to the current request. Answers false if they may be older than a
   /// change that came after the request: then the kernel must not keep them.
@@ -61,6 +64,8 @@ class KernelKnowledge {
   };
   Telling& telling(std::uint32_t slot);
   std::vector<bool> attributes_;
+  std::vector<bool> left_out_;       // by the last listing, and not asked for since
+  std::uint32_t names_to_give_ = 0;  // with attributes, before some are left out again
   std::vector<Telling> tellings_;
   std::unordered_map<std::uint64_t, Listing> listings_;  // by directory
 };

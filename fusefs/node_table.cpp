@@ -313,12 +313,14 @@ bool NodeTable::changed(NodeId id) {
   return live_record(id) && kernel_.changed(id.slot());
 }
 
-bool NodeTable::is_told(const InodeKey& key, NodeId parent, std::string_view name) const {
+bool NodeTable::may_leave_out(const InodeKey& key, NodeId parent, std::string_view name) {
   MutexLock lock(mutex_);
   const auto slot = index_.find(key, key_of());
-  if (!slot || !kernel_.has_attributes(*slot)) return false;
+  if (!slot) return false;
   const NodeRecord& row = record(*slot);
-  return row.parent == parent.value && std::string_view(row.name.data(), row.name_size) == name;
+  const bool by_this_name =
+      row.parent == parent.value && std::string_view(row.name.data(), row.name_size) == name;
+  return by_this_name && kernel_.may_leave_out(*slot);
 }
 
 void NodeTable::listed(NodeId directory, bool from_start, std::uint32_t names) {

@@ -120,8 +120,9 @@ class NodeTable {
   Told told(NodeId id, bool has_one_name) EXCLUDES(mutex_);
   /// KernelKnowledge::changed
   bool changed(NodeId id) EXCLUDES(mutex_);
-  /// Whether the kernel should still have the attributes of what it knows by this name. Only a hint.
-  bool is_told(const InodeKey& key, NodeId parent, std::string_view name) const EXCLUDES(mutex_);
+  /// Whether a listing may name this without its inode: the kernel should know it by this name, and
+  /// KernelKnowledge::may_leave_out. Only a hint.
+  bool may_leave_out(const InodeKey& key, NodeId parent, std::string_view name) EXCLUDES(mutex_);
   /// The kernel drops the attributes of this inode: a link that it read.
   void not_told(NodeId id) EXCLUDES(mutex_);
   /// KernelKnowledge::listed

@@ -105,8 +105,8 @@ class Operations {
   Result<Entry> look_up(NodeId parent, const char* name);
   /// As look_up, where the name has just been listed in an open directory, or made and is still `opened`.
   Result<Entry> look_up_in(const Directory& directory, const char* name, int opened = -1);
-  /// Whether the kernel should have this row of a directory's listing already, with its attributes.
-  bool is_told(const Directory& directory, const ListedName& row) const;
+  /// NodeTable::may_leave_out
+  bool may_leave_out(const Directory& directory, const ListedName& row);
   /// Notes that the kernel is given so many names of a listing, from its start or on from there; none at its
   /// end.
   void listed(NodeId id, bool from_start, std::uint32_t names) { nodes_.listed(id, from_start, names); }

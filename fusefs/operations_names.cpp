@@ -202,9 +202,9 @@ Result<Entry> Operations::look_up_in(const Directory& directory, const char* nam
   return entry_of(node, status);
 }
 
-bool Operations::is_told(const Directory& directory, const ListedName& row) const {
+bool Operations::may_leave_out(const Directory& directory, const ListedName& row) {
   const InodeKey key{directory.volume, shown_inode(directory.volume, row.inode)};  // as it was before
-  return !rule_of(directory.zone).changes_underneath && nodes_.is_told(key, directory.id, row.name);
+  return !rule_of(directory.zone).changes_underneath && nodes_.may_leave_out(key, directory.id, row.name);
 }
 
 void Operations::forget(NodeId id, std::uint64_t count) {

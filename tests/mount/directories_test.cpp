@@ -222,7 +222,8 @@ TEST_F(Directories, FilesThatWereReadGetTheirAttributesWithTheListing) {
   EXPECT_LE(asked_for_all, kFiles / 10);
 }
 
-/// Once something was made in a folder, the kernel has to be given its attributes again.
+/// Once something was made in a folder, the kernel has to be given its attributes again. Listings bring them from
+/// when somebody asked for those of one that was listed.
 TEST_F(Directories, FoldersThatChangedGetTheirAttributesWithTheListing) {
   constexpr std::uint64_t kFolders = 100;
   const auto here = shared_in_session();
@@ -233,7 +234,13 @@ TEST_F(Directories, FoldersThatChangedGetTheirAttributesWithTheListing) {
     EXPECT_OK(::mkdir((folder(i) / "below").c_str(), 0755));
   }
   EXPECT_EQ(list(here).size(), kFolders);
-  const auto before = count_of("GETATTR");
+  auto before = count_of("GETATTR");
+  EXPECT_EQ(stat_of(folder(0)).st_nlink, 3u);
+  EXPECT_EQ(count_of("GETATTR") - before, 1u) << "nobody had asked, so none should have been looked up";
+
+  EXPECT_OK(::mkdir((here / "another").c_str(), 0755));
+  EXPECT_EQ(list(here).size(), kFolders + 1);
+  before = count_of("GETATTR");
   for (std::uint64_t i = 0; i < kFolders; ++i) EXPECT_EQ(stat_of(folder(i)).st_nlink, 3u);
   EXPECT_LE(count_of("GETATTR") - before, kFolders / 10);
 }
