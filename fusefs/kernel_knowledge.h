@@ -25,8 +25,8 @@ class KernelKnowledge {
  public:
   void set_attributes(std::uint32_t slot, bool told);
   bool has_attributes(std::uint32_t slot) const { return slot < attributes_.size() && attributes_[slot]; }
-  /// A listing comes to the name of an inode that the kernel knows. Answers whether its attributes may be left
-  /// out: it has them, or who lists directories lately did not ask for those that were left out.
+  /// A listing comes to the name of an inode that the kernel knows. Answers whether its attributes may be
+  /// left out: it has them, or who lists directories lately did not ask for those that were left out.
   bool may_leave_out(std::uint32_t slot);
 
   /// It is given these attributes in answer to the current request. Answers false if they may be older than a

@@ -222,8 +222,8 @@ TEST_F(Directories, FilesThatWereReadGetTheirAttributesWithTheListing) {
   EXPECT_LE(asked_for_all, kFiles / 10);
 }
 
-/// Once something was made in a folder, the kernel has to be given its attributes again. Listings bring them from
-/// when somebody asked for those of one that was listed.
+/// Once something was made in a folder, the kernel has to be given its attributes again. Listings bring them
+/// from when somebody asked for those of one that was listed.
 TEST_F(Directories, FoldersThatChangedGetTheirAttributesWithTheListing) {
   constexpr std::uint64_t kFolders = 100;
   const auto here = shared_in_session();
