@@ -72,6 +72,7 @@ Result<ChangeLog> ChangeLog::open(Config config) {
     if (auto ready = log.region_.reserve(kHeaderSize + (header.end - header.base)); !ready)
       return fail(ready.error());
     log.resting_exists_ = std::filesystem::exists(log.config_.resting);
+    log.distrust_unrecorded();
     return log;
   }
   std::memset(log.region_.data(), 0, kHeaderSize);
@@ -79,7 +80,14 @@ Result<ChangeLog> ChangeLog::open(Config config) {
   if (!log.load_resting() && log.config_.workspace_exists)
     log.set_reason("the last stop of the host or the daemon was not a clean one");
   header.magic = kMagic;
+  log.distrust_unrecorded();
   return log;
+}
+
+void ChangeLog::distrust_unrecorded() {
+  if (config_.enabled) return;
+  wake();
+  set_reason("changes were not recorded for a time");
 }
 
 ChangeLog::ChangeLog(ChangeLog&& other) noexcept NO_THREAD_SAFETY_ANALYSIS

@@ -53,6 +53,7 @@ class ChangeLog {
   void set_reason(std::string_view reason) REQUIRES(mutex_);
   void drop_until(std::uint64_t position) REQUIRES(mutex_);
   void wake() REQUIRES(mutex_);
+  void distrust_unrecorded() REQUIRES(mutex_);
   bool load_resting() REQUIRES(mutex_);
 
   Config config_;

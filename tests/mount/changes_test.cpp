@@ -315,6 +315,30 @@ TEST_F(Changes, TheRecordSurvivesACleanRemount) {
   EXPECT_TRUE(to_read().content_of("outputs/file"));
 }
 
+TEST_F(Changes, WhatWasNotRecordedIsNotTakenForNoChange) {
+  const auto recording = [](bool on) {
+    return [on](fusefs::MountConfig& config) { config.record_changes = on; };
+  };
+  write(outputs() / "old", "x");
+  save();
+  session().unmount();
+  session().remount(recording(false));
+  write(outputs() / "file", "x");
+  session().unmount();
+  session().remount(recording(true));
+  EXPECT_TRUE(to_read().content_of("outputs/file"));
+}
+
+TEST_F(Changes, WhatWasNotRecordedForAHandOverIsNotTakenForNoChange) {
+  write(outputs() / "old", "x");
+  save();
+  if (!session().driver().statistics().survives_daemon) GTEST_SKIP() << "this kernel cannot resend requests";
+  session().hand_over([](fusefs::MountConfig& config) { config.record_changes = false; });
+  write(outputs() / "file", "x");
+  session().hand_over([](fusefs::MountConfig& config) { config.record_changes = true; });
+  EXPECT_TRUE(to_read().content_of("outputs/file"));
+}
+
 /// Bytes of memory that the record takes.
 std::int64_t size_of_record(Session& session) {
   const auto config = session.config();

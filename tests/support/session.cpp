@@ -90,11 +90,13 @@ void Session::unmount() {
   driver_.reset();
 }
 
-void Session::hand_over() {
+void Session::hand_over(const Adjust& adjust) {
+  auto chosen = config();
+  if (adjust) adjust(chosen);
   FileDescriptor device(::fcntl(driver_->device(), F_DUPFD_CLOEXEC, 0));
   driver_->abandon();
   driver_.reset();
-  driver_ = value_of(fusefs::SessionMount::take_over(config(), std::move(device)));
+  driver_ = value_of(fusefs::SessionMount::take_over(std::move(chosen), std::move(device)));
 }
 
 void Session::load_skill(const std::string& name) {

@@ -66,7 +66,7 @@ class Session final : public SessionPlace {
   void remount(const Adjust& adjust = nullptr);
   void unmount();
   /// Leaves the mount to this process's next driver, as an upgrade does.
-  void hand_over();
+  void hand_over(const Adjust& adjust = nullptr);
   /// Shows a skill that was added.
   void load_skill(const std::string& name);
 
