@@ -2,11 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <memory>
+#include <sstream>
 
 #include "tests/service/service_manager.h"
 #include "tests/support/expect.h"
@@ -42,7 +45,23 @@ ServiceManager::Wanted that_gives_up(const std::string& name) {
   };
 }
 
-/// okcvmd as a service of a manager that we are.
+/// The unit's CapabilityBoundingSet, for setpriv(1).
+std::string capabilities_of_unit() {
+  std::istringstream unit(read(OKCVMD_UNIT));
+  std::string wanted = "-all";
+  for (std::string line; std::getline(unit, line);) {
+    constexpr std::string_view kKey = "CapabilityBoundingSet=", kPrefix = "CAP_";
+    if (!line.starts_with(kKey)) continue;
+    std::istringstream names(line.substr(kKey.size()));
+    for (std::string name; names >> name;) {
+      std::transform(name.begin(), name.end(), name.begin(), ::tolower);
+      wanted += ",+" + name.substr(kPrefix.size());
+    }
+  }
+  return wanted;
+}
+
+/// okcvmd as a service of a manager that we are, with no more capabilities than its unit gives it.
 class DaemonAsService : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -62,8 +81,9 @@ class DaemonAsService : public ::testing::Test {
 
   ServiceManager& manager() { return *manager_; }
   void start(const std::vector<std::string>& variables = {}) {
-    manager().start({OKCVMD_PROGRAM, "--state-dir", scratch_ / "state", "--run-dir", scratch_ / "run",
-                     "--mount-root", scratch_ / "mnt", "--skills-dir", scratch_ / "skills"},
+    manager().start({"/usr/bin/setpriv", "--bounding-set", capabilities_of_unit(), OKCVMD_PROGRAM,
+                     "--state-dir", scratch_ / "state", "--run-dir", scratch_ / "run", "--mount-root",
+                     scratch_ / "mnt", "--skills-dir", scratch_ / "skills"},
                     variables);
     ASSERT_TRUE(manager().heard(that_says("READY"))) << manager().log();
   }
@@ -96,6 +116,25 @@ TEST_F(DaemonAsService, SaysWhenItServesAndWhenItStops) {
   EXPECT_EQ(stop(), 0);
   EXPECT_TRUE(manager().heard(that_says("STOPPING")));
   EXPECT_FALSE(there_is(socket()));
+}
+
+TEST_F(DaemonAsService, SeesThatAUsersFileIsStillMapped) {
+  start();
+  create("s");
+  const auto path = mount("s") / "outputs/map";
+  write(path, std::string(4096, '.'));
+  ASSERT_OK(::chown(path.c_str(), 1000, 1000));
+  auto file = open_file(path, O_RDWR);
+  char* bytes = static_cast<char*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  ASSERT_NE(bytes, MAP_FAILED);
+  file.reset();
+  bytes[0] = '1';
+  const auto first = ask("POST", "/v1/sessions/s/snapshots", "{}");
+  EXPECT_EQ(first.status, 201) << first.body;
+  bytes[0] = '2';
+  const auto second = ask("POST", "/v1/sessions/s/snapshots", "{}");
+  EXPECT_EQ(second.status, 201) << second.body;
+  ::munmap(bytes, 4096);
 }
 
 TEST_F(DaemonAsService, IsNotReadyWhenItCannotRun) {
