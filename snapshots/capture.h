@@ -57,7 +57,8 @@ class Capture final {
   Result<void> link(Node& node, int parent, const struct stat& status, const std::string& path);
   Result<void> folder(Node& node, int parent, const std::string& path);
   bool needs_reading(const Node& node, const struct stat& status) const;
-  void look_for_writers(int fd, const std::string& path);
+  /// Answers whether someone can still write to it.
+  bool look_for_writers(int fd, const std::string& path);
   void note_in_flight(const std::string& path);
 
   Result<void> join_links();

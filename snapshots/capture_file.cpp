@@ -70,6 +70,7 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
     if (!S_ISREG(status.st_mode)) return remove(node);
   }
   const bool reads = needs_reading(node, status);
+  bool is_mapped = false;
   if (auto made = tree_.become(node, NodeType::kFile); !made) return made;
   if (reads) {
     auto size = static_cast<std::uint64_t>(status.st_size);
@@ -82,12 +83,15 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
     struct stat after {};
     if (::fstat(fd.get(), &after) != 0) return fail_errno(errno, kCannotRead, path);
     if (stamp_of(after) != stamp_of(status) || size != planned) note_in_flight(path);
-    look_for_writers(fd.get(), path);
+    is_mapped = look_for_writers(fd.get(), path);
   }
   if (node.sparse != has_holes(status)) node.touch();
   node.sparse = has_holes(status);
   node.marks = 0;
-  if (trust_.index) trust_.index->saw_file(path, stamp_of(status), now_ns_);
+  if (trust_.index && is_mapped)
+    trust_.index->removed(path);  // stores to a page that was written to already leave no trace in its times
+  else if (trust_.index)
+    trust_.index->saw_file(path, stamp_of(status), now_ns_);
   if (status.st_nlink > 1) {
     auto& inode = linked_[status.st_ino];
     inode.paths.push_back(path);
@@ -158,10 +162,11 @@ Result<void> Capture::read_large(Node& node, int fd, const struct stat& status, 
   return {};
 }
 
-void Capture::look_for_writers(int fd, const std::string& path) {
-  if (!has_writers(fd).value_or(false)) return;
+bool Capture::look_for_writers(int fd, const std::string& path) {
+  if (!has_writers(fd).value_or(true)) return false;
   note_in_flight(path);
   if (auto parsed = RelPath::parse(path)) found_.still_mapped.push_back(std::move(*parsed));
+  return true;
 }
 
 void Capture::note_in_flight(const std::string& path) {

@@ -106,7 +106,7 @@ class GitStore final : public Store {
   Result<Disk> reach_workspace() REQUIRES(mutex_);
   Result<Oid> keep_base(const Commit& before, const Commit& target, Tree& wanted, const Plan& plan,
                         const Swap& swap) REQUIRES(mutex_);
-  Result<void> finish_restore(const Journal& journal, const Disk& disk) REQUIRES(mutex_);
+  Result<void> name_restored(const Journal& journal, const Disk& disk) REQUIRES(mutex_);
 
   // store_recover.cpp
   Result<void> recover_restore(const Journal& journal) REQUIRES(mutex_);

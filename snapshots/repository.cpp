@@ -11,6 +11,7 @@
 #include "snapshots/blob_stream.h"
 #include "snapshots/git.h"
 #include "snapshots/loose_reader.h"
+#include "snapshots/store.h"
 
 namespace okcvm::snapshots {
 namespace {
@@ -87,7 +88,7 @@ Result<std::unique_ptr<Repository>> Repository::open(const std::filesystem::path
 
 Result<std::unique_ptr<Repository>> Repository::create(const std::filesystem::path& folder) {
   git::start();
-  const std::filesystem::path draft = folder.string() + ".new";
+  const auto draft = draft_of(folder);
   std::error_code error;
   std::filesystem::remove_all(draft, error);
   fault_point("repository.create");

@@ -46,10 +46,9 @@ struct Snapshot {
   timespec created_at{};
   std::optional<SnapshotId> parent;
   SnapshotStats stats;
-  std::vector<RelPath> in_flight;     // written to while it was read: captured as read once
-  std::vector<RelPath> still_mapped;  // subset to be marked changed again: someone can still write to it
-  std::vector<RelPath> left_out;      // sockets, FIFOs and devices
-  bool unchanged = false;             // answered by take(): the newest there was, and no new one
+  std::vector<RelPath> in_flight;  // written to while it was read: captured as read once
+  std::vector<RelPath> left_out;   // sockets, FIFOs and devices
+  bool unchanged = false;          // answered by take(): the newest there was, and no new one
 };
 
 enum class DifferenceKind : std::uint8_t { kAdded, kRemoved, kChanged, kMetadata, kRenamed };
@@ -87,6 +86,11 @@ struct StoreConfig {
   gid_t owner_gid = 0;
 };
 
+/// Where a workspace or repository is built before it gets its name; never the name of another session's.
+inline std::filesystem::path draft_of(const std::filesystem::path& folder) {
+  return folder.parent_path() / ("." + folder.filename().string() + ".new");
+}
+
 /// One session's snapshots. Knows nothing of FUSE: it reads and writes the backing folder, and is told what
 /// changed. Calls for one store are serialised inside; different stores are independent. Thread-safe.
 /// Any `string` snapshot argument is a full id or a unique prefix of at least 4 digits; else
@@ -111,6 +115,9 @@ class Store {
     std::function<void(const ChangeSet&)> retire;
     /// Keeps the session's operations waiting while the answer lives; cut() works meanwhile.
     std::function<std::shared_ptr<void>()> hold = {};
+    /// To these files someone can still write unseen: they are in every set from now on, whatever is retired.
+    /// Called before retire.
+    std::function<void(const std::vector<RelPath>&)> still_mapped = {};
   };
 
   /// Takes a snapshot of the writable zones. Answers the newest existing one, unchanged, if nothing changed

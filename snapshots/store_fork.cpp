@@ -49,7 +49,7 @@ Result<void> GitStore::share_objects(const Repository& target) {
 
 /// Builds the workspace under another name and brings it in with one rename.
 Result<void> GitStore::write_out(const Commit& commit, const StoreConfig& target, const Progress& progress) {
-  const std::string draft = target.workspace.string() + ".new";
+  const auto draft = draft_of(target.workspace);
   fault_point("fork.workspace");
   if (::mkdir(draft.c_str(), 0700) != 0) return fail_errno(errno, kWhat);
   auto disk = Disk::open(draft);
@@ -80,9 +80,9 @@ Result<Snapshot> GitStore::fork_locked(const std::string& snapshot, const StoreC
   if (is_there(target.workspace) || is_there(target.repository))
     return fail(Code::kAlreadyExists, "the new session has files or snapshots already");
   std::error_code ignored;
-  std::filesystem::remove_all(target.workspace.string() + ".new", ignored);
+  std::filesystem::remove_all(draft_of(target.workspace), ignored);
   const auto clear = [&] {
-    std::filesystem::remove_all(target.workspace.string() + ".new", ignored);
+    std::filesystem::remove_all(draft_of(target.workspace), ignored);
     std::filesystem::remove_all(target.repository, ignored);
   };
   auto created = Repository::create(target.repository);

@@ -41,7 +41,7 @@ Result<void> GitStore::recover() {
   MutexLock lock(mutex_);
   std::error_code ignored;
   for (const auto& path : {config_.repository, config_.workspace})
-    std::filesystem::remove_all(path.string() + ".new", ignored);
+    std::filesystem::remove_all(draft_of(path), ignored);
   if (!is_there(config_.repository)) return {};
   auto opened = Repository::open(config_.repository);
   if (!opened) return fail(opened.error());
@@ -79,8 +79,13 @@ Result<void> GitStore::recover_restore(const Journal& journal) {
   if (!after) return fail(after.error());
   auto disk = reach_workspace();
   if (!disk) return fail(disk.error());
-  if (converge(*before, *after, *after)) return finish_restore(journal, *disk);
-  if (auto back = converge(*before, *after, *before); !back) return back;
+  auto forward = converge(*before, *after, *after);
+  if (forward) forward = name_restored(journal, *disk);
+  if (!forward) {
+    if (repository_->ref(kBaseRef) == journal.base) return forward;
+    if (auto back = converge(*before, *after, *before); !back) return back;
+  }
+  Batch::drop_intent(*repository_);
   return Journal::remove(*repository_);
 }
 

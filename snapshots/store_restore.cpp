@@ -92,19 +92,18 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   journal.base = *base;
   if (auto written = journal.write(*repository_); !written) return fail(written.error());
 
-  if (auto applied = swap.apply(); !applied) {
-    const Error failed = applied.error();
-    if (swap.is_whole()) {
-      if (auto removed = Journal::remove(*repository_); !removed) return fail(removed.error());
-      Batch::drop_intent(*repository_);
-    } else {
-      folder->remove();
-      if (auto settled = recover_restore(journal); !settled) return fail(settled.error());
-      if (hooks.invalidate) hooks.invalidate(plan->paths());
-    }
-    return fail(failed);
+  auto done = swap.apply();
+  if (done) {
+    done = name_restored(journal, *disk);
+    if (!done) static_cast<void>(swap.undo());
   }
-  if (auto finished = finish_restore(journal, *disk); !finished) return fail(finished.error());
+  const bool is_whole = swap.is_whole();
+  if (!done && !is_whole) folder->remove();
+  const auto settled = is_whole ? Journal::remove(*repository_) : recover_restore(journal);
+  if (hooks.invalidate && (!done || !settled)) hooks.invalidate(plan->paths());
+  if (!settled) return fail(settled.error());
+  Batch::drop_intent(*repository_);
+  if (!done) return fail(done.error());
   for (const auto& delta : plan->deltas)
     if (delta.top) index_->removed(delta.path);
   index_->commit(journal.base, false);
@@ -144,15 +143,19 @@ Result<Oid> GitStore::keep_base(const Commit& before, const Commit& target, Tree
   return oid;
 }
 
-/// The workspace is as wanted: makes that durable, and says so in the refs.
-Result<void> GitStore::finish_restore(const Journal& journal, const Disk& disk) {
-  if (::syncfs(disk.root()) != 0) return fail_errno(errno, "the restored files cannot be written to disk");
-  if (auto moved = repository_->move_ref(kBaseRef, repository_->ref(kBaseRef), journal.base); !moved)
-    return moved;
-  if (auto moved = repository_->move_ref(kUndoRef, repository_->ref(kUndoRef), journal.before); !moved)
-    return moved;
-  Batch::drop_intent(*repository_);
-  return Journal::remove(*repository_);
+/// The workspace is as wanted: makes that durable, and says so in the refs, wholly or not at all.
+Result<void> GitStore::name_restored(const Journal& journal, const Disk& disk) {
+  if (with_faults("restore.sync", [&] { return ::syncfs(disk.root()); }) != 0)
+    return fail_errno(errno, "the restored files cannot be written to disk");
+  const auto undo = repository_->ref(kUndoRef);
+  if (undo != journal.before)
+    if (auto moved = repository_->move_ref(kUndoRef, undo, journal.before); !moved) return moved;
+  const auto base = repository_->ref(kBaseRef);
+  if (base == journal.base) return {};
+  auto moved = repository_->move_ref(kBaseRef, base, journal.base);
+  if (!moved && undo && undo != journal.before)
+    static_cast<void>(repository_->move_ref(kUndoRef, journal.before, *undo));
+  return moved;
 }
 
 }  // namespace okcvm::snapshots

@@ -142,6 +142,7 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
     if (!oid) return fail(oid.error());
     commit.oid = *oid;
   }
+  if (changes.still_mapped && !found.still_mapped.empty()) changes.still_mapped(found.still_mapped);
   if (changes.retire) changes.retire(set);
   untold_ = false;
   Batch::drop_intent(*repository_);
@@ -150,7 +151,6 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   snapshot->unchanged = unchanged;
   snapshot->stats.rescanned = set.rescan;
   snapshot->in_flight = std::move(found.in_flight);
-  snapshot->still_mapped = std::move(found.still_mapped);
   merge_packs(*repository_);
   return Taken{std::move(*snapshot), std::move(commit), std::move(tree)};
 }

@@ -192,6 +192,12 @@ Result<void> Swap::apply() {
 }
 
 Result<void> Swap::roll_back(Error reason) {
+  if (auto undone = undo(); !undone) return undone;
+  return fail(std::move(reason));
+}
+
+Result<void> Swap::undo() {
+  is_whole_ = false;
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step)
     if (step->done)
       if (auto back = take_back(*step); !back) return back;
@@ -200,7 +206,7 @@ Result<void> Swap::roll_back(Error reason) {
     if (auto painted = repaint(change.path, *change.from); !painted && !is_gone(painted.error().errno_value))
       return painted;
   is_whole_ = true;
-  return fail(std::move(reason));
+  return {};
 }
 
 }  // namespace okcvm::snapshots

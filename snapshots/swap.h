@@ -25,7 +25,9 @@ class Swap final {
   Result<void> prepare();
   /// Does it. If a step fails, those before it are taken back, and the workspace is as it was.
   Result<void> apply();
-  /// False when a step failed and another could not be taken back: the journal has to decide.
+  /// After apply(): the workspace becomes as it was.
+  Result<void> undo();
+  /// False when a step could not be taken back: the journal has to decide.
   bool is_whole() const { return is_whole_; }
   /// Members of link groups, outside of what is restored, that files were linked to; by group of `after`.
   const std::map<std::uint32_t, std::string>& link_sources() const { return link_sources_; }

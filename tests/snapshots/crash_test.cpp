@@ -85,7 +85,7 @@ TEST_F(CrashTest, TheVeryFirstSnapshotToo) {
     const bool done = survives(n, [&] { snapshot("first"); });
     EXPECT_LE(store().list(0)->size(), 1u);
     expect_exact(snapshot("second"));
-    EXPECT_FALSE(there_is(repository().string() + ".new"));
+    EXPECT_FALSE(there_is(draft_of(repository())));
     expect_sound_repository();
     if (done) break;
     ASSERT_LT(n, 100);
@@ -260,6 +260,17 @@ TEST_F(CrashTest, AForkThatDiesLeavesNoHalfWorkspace) {
     std::filesystem::remove_all(target.repository);
     ASSERT_LT(n, 100);
   }
+}
+
+TEST_F(CrashTest, ARecoveryLeavesAnotherSessionsFilesAlone) {
+  make_zones();
+  const std::filesystem::path theirs = workspace().string() + ".new/outputs";
+  std::filesystem::create_directories(theirs);
+  write(theirs / "report", "theirs");
+  snapshot("one");
+  reopen();
+  store();
+  EXPECT_EQ(read(theirs / "report"), "theirs");
 }
 
 }  // namespace

@@ -36,6 +36,11 @@ snapshots::Store::ChangeSource ChangeRecord::source() {
             changes_.erase(changes_.begin(), changes_.begin() + static_cast<std::ptrdiff_t>(done));
             start_ = set.end;
             if (set.rescan) rescan_ = false;
+          },
+          {},
+          [this](const std::vector<RelPath>& files) {
+            still_mapped = files;
+            for (const auto& file : files) note(ChangeKind::kContent, file.text());
           }};
 }
 

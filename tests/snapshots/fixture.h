@@ -31,6 +31,7 @@ class ChangeRecord {
 
   int cuts = 0;
   int retired = 0;
+  std::vector<RelPath> still_mapped;  // as last told
 
  private:
   std::vector<Change> changes_;

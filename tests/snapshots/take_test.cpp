@@ -157,17 +157,69 @@ TEST_F(SnapshotTest, AFileOpenForWritingIsNamedAndStaysDirty) {
   EXPECT_EQ(git("show " + second.id.text() + ":workspace/outputs/log"), "1\n2\n");
 }
 
+/// A file that is written to through a mapping alone, with no descriptor left.
+class MappedFile final {
+ public:
+  explicit MappedFile(const std::filesystem::path& path) {
+    const auto file = open_file(path, O_RDWR);
+    bytes_ = static_cast<char*>(::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+    if (bytes_ == MAP_FAILED) throw std::runtime_error("mmap");
+  }
+  ~MappedFile() { ::munmap(bytes_, kSize); }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  void store(std::string_view text) { text.copy(bytes_, kSize); }
+
+ private:
+  static constexpr std::size_t kSize = 8192;
+  char* bytes_ = nullptr;
+};
+
 TEST_F(SnapshotTest, AMappingWhoseDescriptorIsClosedIsFound) {
   make_zones();
   shell("head -c 8192 /dev/zero > outputs/map");
-  auto file = open_file(in("outputs/map"), O_RDWR);
-  char* bytes = static_cast<char*>(::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
-  ASSERT_NE(bytes, MAP_FAILED);
-  file.reset();
-  EXPECT_THAT(snapshot().still_mapped, ElementsAre(rel("outputs/map")));
-  ::munmap(bytes, 8192);
-  record_.note(ChangeKind::kContent, "outputs/map");
-  EXPECT_THAT(snapshot().still_mapped, IsEmpty());
+  {
+    MappedFile map(in("outputs/map"));
+    map.store("first");
+    snapshot();
+    EXPECT_THAT(record_.still_mapped, ElementsAre(rel("outputs/map")));
+    map.store("later");
+    EXPECT_EQ(git("show " + snapshot().id.text() + ":workspace/outputs/map").substr(0, 5), "later");
+  }
+  record_.still_mapped.clear();
+  snapshot();
+  EXPECT_THAT(record_.still_mapped, IsEmpty());
+}
+
+TEST_F(SnapshotTest, AMappingIsNotForgottenByAComparisonOfEverything) {
+  make_zones();
+  shell("head -c 8192 /dev/zero > outputs/map");
+  MappedFile map(in("outputs/map"));
+  map.store("first");
+  snapshot();
+  map.store("later");  // to a page that is dirty already: no time changes
+  record_.lose_track();
+  const auto taken = snapshot();
+  EXPECT_TRUE(taken.stats.rescanned);
+  EXPECT_EQ(git("show " + taken.id.text() + ":workspace/outputs/map").substr(0, 5), "later");
+  EXPECT_THAT(record_.still_mapped, ElementsAre(rel("outputs/map")));
+}
+
+TEST_F(SnapshotTest, AMappingIsNotForgottenByARestoreThatFails) {
+  make_zones();
+  shell("head -c 8192 /dev/zero > outputs/map; echo 1 > outputs/other");
+  const auto one = snapshot("one");
+  shell("echo 2 > outputs/other");
+  MappedFile map(in("outputs/map"));
+  map.store("first");
+  ::setenv("OKCVM_FAULT", "errno:restore.rename:1:ENOSPC", 1);
+  fault_reset();
+  const auto restored = store().restore(one.id.text(), {rel("outputs/other")}, false, hooks(), nullptr);
+  ::unsetenv("OKCVM_FAULT");
+  fault_reset();
+  ASSERT_FALSE(restored);
+  map.store("later");
+  EXPECT_EQ(git("show " + snapshot().id.text() + ":workspace/outputs/map").substr(0, 5), "later");
 }
 
 TEST_F(SnapshotTest, AnUnreadableFileFailsTheSnapshotByName) {

@@ -411,8 +411,8 @@ class KillSweep : public ::testing::TestWithParam<std::size_t> {
   }
   void expect_nothing_left_over(const Place& place) const {
     EXPECT_FALSE(fs::exists(place.in(".restore")));
-    EXPECT_FALSE(fs::exists(place.workspace().string() + ".new"));
-    EXPECT_FALSE(fs::exists(place.repository().string() + ".new"));
+    EXPECT_FALSE(fs::exists(draft_of(place.workspace())));
+    EXPECT_FALSE(fs::exists(draft_of(place.repository())));
     if (!fs::exists(place.repository())) return;
     EXPECT_FALSE(fs::exists(place.repository() / "okcvm/journal"));
     EXPECT_THAT(list(place.repository() / "okcvm/incoming"), IsEmpty());
@@ -433,7 +433,7 @@ class KillSweep : public ::testing::TestWithParam<std::size_t> {
   void expect_fork(const Place& place, const Expected& expected) const {
     const auto target = place.forked();
     value_of(Store::open(target));  // clears the draft
-    EXPECT_FALSE(fs::exists(target.workspace.string() + ".new"));
+    EXPECT_FALSE(fs::exists(draft_of(target.workspace)));
     if (fs::exists(target.workspace)) {
       EXPECT_THAT(differences(expected.before, manifest_of_zones(target.workspace)), IsEmpty());
       expect_sound(target.repository);

@@ -232,7 +232,8 @@ Result<void> Sessions::discard(const Session& session) {
   const auto bin = config_.state_dir / "discarded";
   if (backends_.forget_mount) backends_.forget_mount(config_.run_dir / "sessions", session.id());
   for (const auto& place :
-       {places.workspace, places.repository, config_.state_dir / "changes" / session.id().text()}) {
+       {places.workspace, places.repository, config_.state_dir / "changes" / session.id().text(),
+        snapshots::draft_of(places.workspace), snapshots::draft_of(places.repository)}) {
     const auto away = bin / (place.filename().string() + "." + std::to_string(to_milliseconds(time_now())));
     if (::rename(place.c_str(), away.c_str()) != 0) {
       if (errno == ENOENT) continue;

@@ -28,6 +28,7 @@ snapshots::Store::ChangeSource changes_through(const std::shared_ptr<fusefs::Ses
     return hold ? hold->cut_changes() : mount->cut_changes();
   };
   source.retire = [mount](const ChangeSet& set) { mount->retire_changes(set); };
+  source.still_mapped = [mount](const std::vector<RelPath>& files) { mount->mark_changed(files); };
   source.hold = [mount, held]() -> std::shared_ptr<void> {
     std::shared_ptr<fusefs::SessionMount::Hold> hold = mount->hold();
     *held = hold;
@@ -60,7 +61,6 @@ Result<Sessions::Taken> Sessions::take_snapshot(Session& session, const std::str
   const bool is_new = taken && !taken->unchanged;
   work_.snapshot(watch.time(), taken, is_new);
   if (!taken) return fail(taken.error());
-  if (!taken->still_mapped.empty()) (*mount)->mark_changed(taken->still_mapped);
   if (is_new)
     events_.publish("snapshot", session.id().text(), session.owner(),
                     {EventHub::text("snapshot", taken->id.text()), EventHub::text("label", taken->label),
@@ -91,6 +91,7 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
     return hold ? hold->cut_changes() : mount->cut_changes();
   };
   hooks.changes.retire = [&](const ChangeSet& set) { mount->retire_changes(set); };
+  hooks.changes.still_mapped = [&](const std::vector<RelPath>& files) { mount->mark_changed(files); };
   hooks.invalidate = [&](const std::vector<RelPath>& changed) {
     if (const auto hold = held.lock()) hold->invalidate(changed);
   };
@@ -99,8 +100,6 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
                            : (*store)->undo(hooks, progress);
   if (!dry_run) work_.restored(watch.time(), restored);
   if (!restored) return restored;
-  if (restored->before && !restored->before->still_mapped.empty())
-    mount->mark_changed(restored->before->still_mapped);
   if (!dry_run)
     events_.publish("restore", session.id().text(), session.owner(),
                     {EventHub::text("snapshot", snapshot.value_or("undo")),
