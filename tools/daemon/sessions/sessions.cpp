@@ -110,6 +110,7 @@ void Sessions::drop_entry(const SessionId& id) {
 }
 
 Result<void> Sessions::save(Session& session, SessionRecord record) {
+  record.last_used = std::max(record.last_used, session.last_used());
   if (auto saved = registry_->update(record); !saved) return saved;
   session.set_record(std::move(record));
   return {};

@@ -193,16 +193,21 @@ class Sessions final {
   Result<std::optional<SessionPointer>> existing_agent(const CreateRequest& request, uid_t owner);
   Result<void> save(Session& session, SessionRecord record);
   Result<bool> remove_found(Session& session);
+  /// False if it was used after `limit`, or is gone. An error if it is in use, or cannot be removed.
+  Result<bool> remove_unused(Session& session, std::int64_t limit);
   void tell(const Session& session, std::string_view type, std::string_view action) const;
 
   // sessions_mount.cpp: these need the gate alone
   Result<fusefs::MountConfig> mount_config(const Session& session, SessionRecord& record);
   Result<void> attach(Session& session, FileDescriptor kept_device = {});
+  void attach_again(Session& session);
   Result<void> detach(Session& session, bool force);
   void begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount, bool was_taken_over)
       EXCLUDES(totals_mutex_);
   void end_mount(Session& session, const fusefs::SessionMount& mount) EXCLUDES(totals_mutex_);
   void open_store(Session& session);
+  Result<bool> note_deletion(Session& session);
+  Result<bool> remove_noted(Session& session, bool is_noted);
   Result<void> discard(const Session& session);
   std::string metadata_of(const SessionRecord& record) const;
 

@@ -135,6 +135,12 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   return {};
 }
 
+/// After a call that is refused, which leaves everything as it was.
+void Sessions::attach_again(Session& session) {
+  if (auto attached = attach(session); !attached)
+    log_error("session {}: it could not be mounted again: {}", session.id().text(), attached.error().message);
+}
+
 void Sessions::begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount,
                            bool was_taken_over) {
   const MutexLock lock(totals_mutex_);
@@ -269,16 +275,24 @@ Result<bool> Sessions::remove_found(Session& session) {
     if (pass.error().code == Code::kNotFound) return false;
     return fail(pass.error());
   }
+  const auto noted = note_deletion(session);
+  if (!noted) return fail(noted.error());
+  return remove_noted(session, *noted);
+}
+
+/// False where there is no room for the note: deleting is what makes room.
+Result<bool> Sessions::note_deletion(Session& session) {
   auto record = session.record();
   record.state = SessionState::kDeleting;
   const auto saved = save(session, std::move(record));
-  const bool is_noted = saved.has_value();
-  if (!is_noted) {
-    // Where there is no room for the note, deleting is what makes room.
-    if (saved.error().code != Code::kNoSpace) return fail(saved.error());
-    log_warning("session {}: it is deleted without a note of that, as the state directory is full",
-                session.id().text());
-  }
+  if (saved) return true;
+  if (saved.error().code != Code::kNoSpace) return fail(saved.error());
+  log_warning("session {}: it is deleted without a note of that, as the state directory is full",
+              session.id().text());
+  return false;
+}
+
+Result<bool> Sessions::remove_noted(Session& session, bool is_noted) {
   auto detached = detach(session, true);
   // It is unmounted then, only its record of changes found no room, and goes as well.
   if (!detached && detached.error().code == Code::kNoSpace) detached = detach(session, true);
@@ -295,30 +309,42 @@ Result<bool> Sessions::remove_found(Session& session) {
   return true;
 }
 
+Result<bool> Sessions::remove_unused(Session& session, std::int64_t limit) {
+  const auto started = std::chrono::steady_clock::now();
+  const auto pass = session.gate().alone();
+  if (!pass) {
+    if (pass.error().code == Code::kNotFound) return false;
+    return fail(pass.error());
+  }
+  if (session.last_used() > limit) return false;
+  const bool was_mounted = session.mount() != nullptr;
+  // Unmounting unforced is what settles whether a file was opened just now.
+  if (auto detached = detach(session, false); !detached) return fail(detached.error());
+  const auto noted = note_deletion(session);
+  if (!noted) {
+    if (was_mounted) attach_again(session);
+    return fail(noted.error());
+  }
+  auto removed = remove_noted(session, *noted);
+  work_.deleted(std::chrono::steady_clock::now() - started, removed ? nullptr : &removed.error());
+  return removed;
+}
+
 Sessions::Cleaned Sessions::clean(const Peer& peer, std::chrono::seconds older_than, bool dry_run) {
   Cleaned cleaned;
   const auto limit = to_milliseconds(time_now()) - std::chrono::milliseconds(older_than).count();
   for (const auto& session : list(peer, {})) {
     if (session->last_used() > limit) continue;
     const auto id = session->id().text();
-    const auto mount = session->mount();
-    if (mount && mount->statistics().open_files > 0) {
+    if (const auto mount = session->mount(); mount && mount->statistics().open_files > 0) {
       cleaned.skipped.emplace_back(id, "files are open");
       continue;
     }
-    if (!dry_run) {
-      // Unmounting unforced is what settles whether a file was opened just now.
-      if (mount)
-        if (auto unmounted = unmount(*session, false); !unmounted) {
-          cleaned.skipped.emplace_back(id, unmounted.error().message);
-          continue;
-        }
-      if (auto removed = remove(peer, id); !removed) {
-        cleaned.skipped.emplace_back(id, removed.error().message);
-        continue;
-      }
-    }
-    cleaned.removed.push_back(id);
+    const auto removed = dry_run ? Result<bool>(true) : remove_unused(*session, limit);
+    if (!removed)
+      cleaned.skipped.emplace_back(id, removed.error().message);
+    else if (*removed)
+      cleaned.removed.push_back(id);
   }
   return cleaned;
 }
