@@ -186,10 +186,13 @@ Result<void> Sessions::detach(Session& session, bool force) {
 Result<void> Sessions::mount(Session& session) {
   const auto pass = session.gate().alone();
   if (!pass) return fail(pass.error());
-  if (session.mount()) return {};
-  // Its mount may have been taken away from outside; then the rest of it goes first.
-  if (auto detached = detach(session, true); !detached) return detached;
-  if (auto attached = attach(session); !attached) return attached;
+  if (!session.mount()) {
+    // Its mount may have been taken away from outside; then the rest of it goes first.
+    if (auto detached = detach(session, true); !detached) return detached;
+    if (auto attached = attach(session); !attached) return attached;
+  } else if (session.record().state == SessionState::kMounted) {
+    return {};
+  }
   auto record = session.record();
   record.state = SessionState::kMounted;
   if (auto saved = save(session, std::move(record)); !saved) return saved;
@@ -374,7 +377,13 @@ Result<bool> Sessions::load_skill(Session& session, const std::string& skill) {
     if (auto loaded = mount->load_skill({*name, std::move(*directory)}); !loaded) return fail(loaded.error());
     mount->set_metadata(metadata);
   }
-  if (auto saved = save(session, std::move(record)); !saved) return fail(saved.error());
+  if (auto saved = save(session, std::move(record)); !saved) {
+    if (mount) {
+      static_cast<void>(mount->unload_skill(*name));
+      mount->set_metadata(metadata_of(session.record()));
+    }
+    return fail(saved.error());
+  }
   events_.publish("skill", session.id().text(), session.owner(),
                   {EventHub::text("action", "loaded"), EventHub::text("skill", skill)});
   return true;

@@ -83,12 +83,15 @@ Result<void> Sessions::switch_workdir(Session& session, const WorkdirRequest& re
   bind_workdir(record, request);
   const bool was_mounted = session.mount() != nullptr;
   if (auto detached = detach(session, force); !detached) return detached;
-  if (auto saved = save(session, record); !saved) return saved;
-  if (was_mounted) {
-    if (auto attached = attach(session); !attached) {
-      static_cast<void>(save(session, before));
-      return attached;
-    }
+  const auto switched = [&]() -> Result<void> {
+    if (auto saved = save(session, record); !saved) return saved;
+    return was_mounted ? attach(session) : Result<void>();
+  }();
+  if (!switched) {
+    static_cast<void>(save(session, before));
+    session.set_record(before);  // also where there was no room for it
+    if (was_mounted) attach_again(session);
+    return switched;
   }
   tell(session, "session", "workdir");
   return {};
