@@ -3,7 +3,10 @@
 #include "tools/daemon/sessions/sessions.h"
 
 #include <gmock/gmock.h>
+#include <sqlite3.h>
 
+#include <atomic>
+#include <future>
 #include <utility>
 
 #include "tests/tools/fake_mounts.h"
@@ -114,6 +117,104 @@ TEST_F(Sessions, KeepTheirWorkdirAndMountWhenASwitchIsRefused) {
   expect_as_before();
   EXPECT_TRUE(sessions_->switch_workdir(session, request, true));
   EXPECT_EQ(row("s")->device_id, "d");
+}
+
+TEST_F(Sessions, OfAnAgentAreMadeOnce) {
+  // Between one request's look for the agent and its making of one, there is another request.
+  bool is_first = true;
+  mounts_.at_remote_url = [&] {
+    if (!std::exchange(is_first, false)) return;
+    const auto other = create_agent("lead");
+    EXPECT_TRUE(other && other->is_new);
+  };
+  daemon::CreateRequest request;
+  request.agent = "lead";
+  request.workdir.path = top_ / "projects";
+  request.workdir.git_url = "https://example.org/team/r";
+  const auto created = sessions_->create(root_, request);
+  EXPECT_FALSE(is_first);
+  ASSERT_TRUE(created) << created.error().message;
+  EXPECT_FALSE(created->is_new);
+  EXPECT_EQ(created->session.get(), &found("lead"));
+  EXPECT_EQ(sessions_->count(), 1u);
+}
+
+std::atomic<std::promise<void>*> agents_read;
+
+/// Keeps the promise when agents have been read next, by any connection that is opened while it lives.
+class AgentsRead final {
+ public:
+  AgentsRead() { sqlite3_auto_extension(reinterpret_cast<void (*)()>(&AgentsRead::watch)); }
+  ~AgentsRead() { sqlite3_cancel_auto_extension(reinterpret_cast<void (*)()>(&AgentsRead::watch)); }
+
+ private:
+  static int watch(sqlite3* connection, char** /*error*/, const void* /*routines*/) {
+    return sqlite3_trace_v2(connection, SQLITE_TRACE_PROFILE, &AgentsRead::note, nullptr);
+  }
+  static int note(unsigned /*kind*/, void* /*context*/, void* statement, void* /*nanoseconds*/) {
+    if (std::string_view(sqlite3_sql(static_cast<sqlite3_stmt*>(statement))).starts_with("SELECT agent,"))
+      if (auto* promise = agents_read.exchange(nullptr)) promise->set_value();
+    return 0;
+  }
+};
+
+/// A request that is held up in the middle, until the next one has read the agents.
+class SessionsOfAgents : public Sessions {
+ protected:
+  void hold_up() {
+    reached_.set_value();
+    read_.get_future().wait();
+  }
+  void wait_until_held_up() {
+    reached_.get_future().wait();
+    agents_read = &read_;
+  }
+
+ private:
+  const AgentsRead watch_;
+  std::promise<void> reached_, read_;
+};
+
+TEST_F(SessionsOfAgents, AreWaitedForUntilTheyAreMounted) {
+  mounts_.at_mount = [&] {
+    hold_up();
+    return Result<void>();
+  };
+  auto first = std::async(std::launch::async, [&] { return create_agent("lead"); });
+  wait_until_held_up();
+  const auto second = create_agent("lead");
+  ASSERT_TRUE(second) << second.error().message;
+  EXPECT_FALSE(second->is_new);
+  EXPECT_NE(second->session->mount(), nullptr);
+  EXPECT_TRUE(first.get()->is_new);
+}
+
+TEST_F(SessionsOfAgents, ThatAreBeingDeletedAreNotShared) {
+  ASSERT_TRUE(create_agent("lead"));
+  mounts_.at_unmount = [&] { hold_up(); };
+  auto removed = std::async(std::launch::async, [&] { return sessions_->remove(root_, "lead"); });
+  wait_until_held_up();
+  const auto child = create_agent("child", "lead");
+  EXPECT_TRUE(removed.get());
+  mounts_.at_unmount = [] {};
+  ASSERT_FALSE(child);
+  EXPECT_EQ(child.error().code, Code::kNotFound);
+  EXPECT_THAT(*sessions_->registry().agents(std::nullopt), IsEmpty());
+  ASSERT_TRUE(create_agent("lead"));
+  EXPECT_TRUE(create_agent("child", "lead"));
+}
+
+TEST_F(SessionsOfAgents, ThatAreBeingDeletedAreMadeAnew) {
+  ASSERT_TRUE(create_agent("lead"));
+  mounts_.at_unmount = [&] { hold_up(); };
+  auto removed = std::async(std::launch::async, [&] { return sessions_->remove(root_, "lead"); });
+  wait_until_held_up();
+  const auto anew = create_agent("lead");
+  EXPECT_TRUE(removed.get());
+  mounts_.at_unmount = [] {};
+  ASSERT_TRUE(anew) << anew.error().message;
+  EXPECT_TRUE(anew->is_new);
+  EXPECT_EQ(anew->session.get(), &found("lead"));
 }
 
 }  // namespace

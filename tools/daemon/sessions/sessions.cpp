@@ -93,15 +93,17 @@ std::vector<SessionPointer> Sessions::list(const Peer& peer, std::string_view pr
   return sessions;
 }
 
-Result<SessionPointer> Sessions::make_entry(SessionRecord record) {
+Result<Sessions::Entry> Sessions::make_entry(SessionRecord record) {
   auto session = std::make_shared<Session>(std::move(record));
+  auto pass = session->gate().alone();
+  if (!pass) return fail(pass.error());
   const MutexLock lock(mutex_);
   if (sessions_.size() >= config_.max_sessions)
     return fail(Code::kQuotaExceeded,
                 "there are as many sessions as --max-sessions allows: delete or clean some");
   if (!sessions_.emplace(session->id().text(), session).second)
     return fail(Code::kAlreadyExists, "a session with this id exists: choose another id");
-  return session;
+  return Entry{std::move(session), std::move(*pass)};
 }
 
 void Sessions::drop_entry(const SessionId& id) {
@@ -141,22 +143,22 @@ Result<std::optional<SessionPointer>> Sessions::existing_agent(const CreateReque
                         [&](const auto& agent) { return agent.agent == name; });
   };
   const auto parent_name = request.parent_agent.value_or(std::string(kRootAgent));
-  const Peer self{0, owner, 0, {}};
-  if (const auto known = named(*request.agent); known != agents->end()) {
-    if (known->parent != parent_name)
-      return fail(Code::kAlreadyExists, "agent: it exists with another parent: choose another name");
-    auto session = exact(self, known->session.text());
-    if (!session) return no_such_session();
-    return session;
-  }
-  if (parent_name == kRootAgent) return std::nullopt;
-  const auto parent = named(parent_name);
-  if (parent == agents->end()) return fail(Code::kNotFound, "parent_agent: no such agent: create it first");
-  auto session = exact(self, parent->session.text());
+  const auto known = named(*request.agent);
+  const bool is_known = known != agents->end();
+  if (is_known && known->parent != parent_name)
+    return fail(Code::kAlreadyExists, "agent: it exists with another parent: choose another name");
+  if (!is_known && parent_name == kRootAgent) return std::nullopt;
+  const auto found = is_known ? known : named(parent_name);
+  if (found == agents->end()) return fail(Code::kNotFound, "parent_agent: no such agent: create it first");
+  auto session = exact(Peer{0, owner, 0, {}}, found->session.text());
   if (!session) return no_such_session();
-  if (auto added = registry_->add_agent({*request.agent, parent_name, owner, session->id()});
-      !added && added.error().code != Code::kAlreadyExists)
-    return fail(added.error());
+  // While it is shared it is not removed; one that is being made is waited for.
+  const auto pass = session->gate().share();
+  if (!pass) return fail(pass.error());
+  session->touch();
+  if (!is_known)
+    if (auto added = registry_->add_agent({*request.agent, parent_name, owner, session->id()}); !added)
+      return fail(added.error());
   return session;
 }
 
@@ -184,11 +186,22 @@ Result<Sessions::Created> Sessions::create_or_find(const Peer& peer, CreateReque
   if (request.agent) {
     if (auto valid = check_agent_name(*request.agent); !valid) return fail(valid.error());
     if (*request.agent == kRootAgent) return fail(Code::kInvalidRequest, "agent: root itself has no session");
-    auto existing = existing_agent(request, uid);
-    if (!existing) return fail(existing.error());
-    if (*existing) return Created{**existing, false};
+    auto created = create_for_agent(request, uid, gid);
+    if (created || (created.error().code != Code::kAlreadyExists && created.error().code != Code::kNotFound))
+      return created;
+    // Somebody else may be making or removing it: once that is done, it is looked up anew.
+    if (const auto other = exact(Peer{0, uid, 0, {}}, request.id.value_or(*request.agent)))
+      static_cast<void>(other->gate().share());
+    return create_for_agent(request, uid, gid);
   }
   return create_new(std::move(request), uid, gid);
+}
+
+Result<Sessions::Created> Sessions::create_for_agent(const CreateRequest& request, uid_t uid, gid_t gid) {
+  auto existing = existing_agent(request, uid);
+  if (!existing) return fail(existing.error());
+  if (*existing) return Created{**existing, false};
+  return create_new(request, uid, gid);
 }
 
 Result<Sessions::Created> Sessions::create_new(CreateRequest request, uid_t uid, gid_t gid) {
@@ -212,26 +225,25 @@ Result<Sessions::Created> Sessions::create_new(CreateRequest request, uid_t uid,
   record.skills.erase(std::unique(record.skills.begin(), record.skills.end()), record.skills.end());
   bind_workdir(record, request.workdir);
 
-  auto session = make_entry(record);
-  if (!session) return fail(session.error());
-  const auto pass = (*session)->gate().alone();
-  if (!pass) return fail(pass.error());
+  auto entry = make_entry(record);
+  if (!entry) return fail(entry.error());
+  auto& session = *entry->session;
   bool is_inserted = false;
   const auto made = [&]() -> Result<void> {
     std::optional<AgentRecord> agent;
     if (request.agent) agent = AgentRecord{*request.agent, std::string(kRootAgent), uid, *id};
     if (auto inserted = registry_->insert(record, agent); !inserted) return inserted;
     is_inserted = true;
-    return attach(**session);
+    return attach(session);
   }();
   if (!made) {
     if (is_inserted) static_cast<void>(registry_->remove(*id));
-    (*session)->gate().close();
     drop_entry(*id);
+    session.gate().close();
     return fail(made.error());
   }
-  tell(**session, "session", "created");
-  return Created{*session, true};
+  tell(session, "session", "created");
+  return Created{entry->session, true};
 }
 
 Result<void> Sessions::set_labels(Session& session, std::map<std::string, std::string> labels) {

@@ -182,7 +182,11 @@ class Sessions final {
 
  private:
   // sessions.cpp
-  Result<SessionPointer> make_entry(SessionRecord record) EXCLUDES(mutex_);
+  struct Entry {
+    SessionPointer session;
+    SessionGate::Pass pass;  // alone, since before anybody could find it
+  };
+  Result<Entry> make_entry(SessionRecord record) EXCLUDES(mutex_);
   void drop_entry(const SessionId& id) EXCLUDES(mutex_);
   SessionPointer exact(const Peer& peer, std::string_view id) const EXCLUDES(mutex_);
   std::vector<SessionPointer> all() const EXCLUDES(mutex_);
@@ -190,6 +194,7 @@ class Sessions final {
                               const std::optional<std::string>& agent) const EXCLUDES(mutex_);
   Result<Created> create_or_find(const Peer& peer, CreateRequest request);
   Result<Created> create_new(CreateRequest request, uid_t uid, gid_t gid);
+  Result<Created> create_for_agent(const CreateRequest& request, uid_t uid, gid_t gid);
   Result<std::optional<SessionPointer>> existing_agent(const CreateRequest& request, uid_t owner);
   Result<void> save(Session& session, SessionRecord record);
   Result<bool> remove_found(Session& session);

@@ -306,8 +306,8 @@ Result<bool> Sessions::remove_noted(Session& session, bool is_noted) {
   if (auto removed = is_noted ? registry_->remove_deleted(session.id()) : registry_->remove(session.id());
       !removed)
     return fail(removed.error());
+  drop_entry(session.id());  // first: who waits may want the id
   session.gate().close();
-  drop_entry(session.id());
   tell(session, "session", "deleted");
   return true;
 }

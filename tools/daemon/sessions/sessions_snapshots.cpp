@@ -135,11 +135,9 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
   record.labels = original.labels;
   if (labels) record.labels = std::move(*labels);
   record.skills = original.skills;
-  auto made = make_entry(record);
-  if (!made) return fail(made.error());
-  auto& session = **made;
-  const auto pass = session.gate().alone();
-  if (!pass) return fail(pass.error());
+  auto entry = make_entry(record);
+  if (!entry) return fail(entry.error());
+  auto& session = *entry->session;
 
   bool is_inserted = false;
   const auto forked = [&]() -> Result<snapshots::Snapshot> {
@@ -159,12 +157,12 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
       static_cast<void>(discard(session));
       static_cast<void>(registry_->remove(*id));
     }
-    session.gate().close();
     drop_entry(*id);
+    session.gate().close();
     return fail(forked.error());
   }
   tell(session, "session", "created");
-  return Forked{*made, forked->id};
+  return Forked{entry->session, forked->id};
 }
 
 }  // namespace okcvm::daemon
