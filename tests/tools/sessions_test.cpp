@@ -217,5 +217,28 @@ TEST_F(SessionsOfAgents, ThatAreBeingDeletedAreMadeAnew) {
   EXPECT_EQ(anew->session.get(), &found("lead"));
 }
 
+daemon::Checkpoint checkpoint(const char* id, std::optional<std::string> parent = {}) {
+  daemon::Checkpoint checkpoint;
+  checkpoint.id = id;
+  checkpoint.parent = std::move(parent);
+  checkpoint.data = "{}";
+  return checkpoint;
+}
+
+TEST_F(Sessions, HaveNoHeadOrParentThatIsNoCheckpoint) {
+  auto& session = create("s");
+  EXPECT_EQ(sessions_->set_head(session, "dropped").error().code, Code::kNotFound);
+  EXPECT_EQ(row("s")->head_checkpoint, std::nullopt);
+  auto orphan = checkpoint("c", "dropped");
+  EXPECT_EQ(sessions_->add_checkpoint(session, orphan).error().code, Code::kNotFound);
+  auto first = checkpoint("1"), second = checkpoint("2"), third = checkpoint("3", "1");
+  for (auto* next : {&first, &second, &third}) EXPECT_TRUE(sessions_->add_checkpoint(session, *next));
+  EXPECT_EQ(first.parent, std::nullopt);
+  EXPECT_EQ(second.parent, "1");
+  EXPECT_EQ(third.parent, "1");
+  EXPECT_TRUE(sessions_->set_head(session, "2"));
+  EXPECT_EQ(row("s")->head_checkpoint, "2");
+}
+
 }  // namespace
 }  // namespace okcvm::test

@@ -83,12 +83,10 @@ Result<Response> save_checkpoint(Exchange& exchange) {
   if (auto ended = fields.end(); !ended) return fail(ended.error());
 
   auto& sessions = exchange.service.sessions;
-  if (checkpoint.parent) {
-    auto parent = sessions.registry().checkpoint(exchange.session->id(), *checkpoint.parent);
-    if (!parent) return fail(parent.error().code, "parent_id: " + parent.error().message);
-  } else {
-    checkpoint.parent = exchange.session->record().head_checkpoint;
-  }
+  // Refused before a snapshot is taken for it.
+  if (checkpoint.parent)
+    if (auto parent = sessions.registry().checkpoint(exchange.session->id(), *checkpoint.parent); !parent)
+      return fail(parent.error().code, "parent_id: " + parent.error().message);
   auto snapshot = snapshot_for(exchange, asked);
   if (!snapshot) return fail(snapshot.error());
   checkpoint.snapshot = std::move(*snapshot);

@@ -260,12 +260,16 @@ Result<void> Sessions::set_labels(Session& session, std::map<std::string, std::s
 // -- Checkpoints
 // -----------------------------------------------------------------------------------------------
 
-Result<void> Sessions::add_checkpoint(Session& session, const Checkpoint& checkpoint) {
+Result<void> Sessions::add_checkpoint(Session& session, Checkpoint& checkpoint) {
   const auto pass = session.gate().alone();
   if (!pass) return fail(pass.error());
+  auto record = session.record();
+  if (!checkpoint.parent)
+    checkpoint.parent = record.head_checkpoint;
+  else if (auto parent = registry_->checkpoint(session.id(), *checkpoint.parent); !parent)
+    return fail(parent.error().code, "parent_id: " + parent.error().message);
   if (auto added = registry_->add_checkpoint(session.id(), checkpoint, config_.max_checkpoints); !added)
     return added;
-  auto record = session.record();
   record.head_checkpoint = checkpoint.id;
   session.set_record(std::move(record));
   return {};
@@ -274,6 +278,8 @@ Result<void> Sessions::add_checkpoint(Session& session, const Checkpoint& checkp
 Result<void> Sessions::set_head(Session& session, const std::string& checkpoint) {
   const auto pass = session.gate().alone();
   if (!pass) return fail(pass.error());
+  // A reset may have come before.
+  if (auto found = registry_->checkpoint(session.id(), checkpoint); !found) return fail(found.error());
   auto record = session.record();
   record.head_checkpoint = checkpoint;
   return save(session, std::move(record));

@@ -166,7 +166,9 @@ class Sessions final {
 
   // -- Checkpoints
   // -------------------------------------------------------------------------------------------
-  Result<void> add_checkpoint(Session& session, const Checkpoint& checkpoint);
+  /// Without a parent, the head becomes it. `not_found` if there is no such parent.
+  Result<void> add_checkpoint(Session& session, Checkpoint& checkpoint);
+  /// `not_found`.
   Result<void> set_head(Session& session, const std::string& checkpoint);
 
   // -- What an operator watches
