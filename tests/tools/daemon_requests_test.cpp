@@ -289,5 +289,18 @@ TEST_F(DaemonRequests, ThatAreHalfClosedOrAbandonedLeaveNothing) {
   EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), 1u);
 }
 
+class DaemonLog : public DaemonFixture {};
+
+TEST_F(DaemonLog, IsNotForgedByTheNamesOfSessions) {
+  for (const std::string format : {"json", "text"}) {
+    start({"--log-format", format});
+    for (const char* name : {"%ff", "%1b[2J", "x%0a", "a%20uid=0", "%c2%9b"})
+      EXPECT_EQ(ask("GET", std::string("/v1/sessions/") + name).status / 100, 4) << name;
+    EXPECT_EQ(stop(), 0) << format;
+  }
+  for (const char* forged : {"\xff", "\x1b", "[2J", "a uid=0", "\xc2\x9b"})
+    EXPECT_EQ(log().find(forged), std::string::npos) << forged;
+}
+
 }  // namespace
 }  // namespace okcvm::test

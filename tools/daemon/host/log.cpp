@@ -3,6 +3,7 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <boost/locale/utf.hpp>
 #include <nlohmann/json.hpp>
 
 namespace okcvm::daemon {
@@ -28,11 +29,23 @@ class JsonMessage final : public spdlog::custom_flag_formatter {
   }
 };
 
-/// Line breaks in a name must not forge lines of the log.
+/// %Q: the message as one line of UTF-8 without control characters (C0, DEL, C1): a name in it must not forge
+/// lines, nor speak to the terminal that shows them.
 class OneLine final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
-    for (const char c : message.payload) out.push_back(static_cast<unsigned char>(c) < 0x20 ? '?' : c);
+    namespace utf = boost::locale::utf;
+    const char* const end = message.payload.data() + message.payload.size();
+    for (const char* at = message.payload.data(); at != end;) {
+      const char* const start = at;
+      const auto point = utf::utf_traits<char>::decode(at, end);
+      if (utf::is_valid_codepoint(point) && point >= 0x20 && (point < 0x7f || point >= 0xa0)) {
+        out.append(start, at);
+      } else {
+        out.push_back('?');
+        at = start + 1;
+      }
+    }
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
     return spdlog::details::make_unique<OneLine>();
@@ -70,7 +83,7 @@ void log_request(const RequestLine& line) {
   fields["route"] = line.route;
   fields["status"] = line.status;
   fields["milliseconds"] = line.milliseconds;
-  spdlog::log(level, fields.dump());
+  spdlog::log(level, fields.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 }  // namespace okcvm::daemon

@@ -8,6 +8,7 @@
 #include <boost/beast/http/read.hpp>
 #include <limits>
 
+#include "policy/session_id.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/http/uri.h"
 #include "tools/daemon/http/wire.h"
@@ -379,8 +380,10 @@ void Connection::drain() {
 
 void Connection::log_answer(int status) const {
   const auto taken = std::chrono::steady_clock::now() - started_;
-  const auto session = request_.captures.find("id");
-  log_request({request_.id, session == request_.captures.end() ? std::string() : session->second,
+  const auto captured = request_.captures.find("id");
+  // Before the session was found it may be any bytes.
+  const auto session = SessionId::parse(captured == request_.captures.end() ? "" : captured->second);
+  log_request({request_.id, session ? session->text() : std::string(),
                parser_ ? std::string(parser_->get().method_string()) : "-", std::string(handling_.pattern),
                status, static_cast<long>(peer_.uid),
                std::chrono::duration<double, std::milli>(taken).count()});
