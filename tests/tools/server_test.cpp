@@ -7,11 +7,13 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "tests/tools/http_client.h"
@@ -34,6 +36,11 @@ Response text_response(std::string text) {
 /// Counts the bytes of a streamed body; refuses at the first byte 'x'.
 class CountingSink final : public BodySink {
  public:
+  explicit CountingSink(std::atomic<int>& alive) : alive_(alive) {
+    ++alive_;
+    alive_.notify_all();
+  }
+  ~CountingSink() override { --alive_; }
   Result<void> write(std::string_view bytes) override {
     if (!bytes.empty() && bytes.front() == 'x') return fail(Code::kNoSpace, "full");
     size_ += bytes.size();
@@ -42,6 +49,7 @@ class CountingSink final : public BodySink {
   Result<Response> finish() override { return text_response(std::to_string(size_)); }
 
  private:
+  std::atomic<int>& alive_;
   std::size_t size_ = 0;
 };
 
@@ -50,15 +58,21 @@ class ServerTest : public ::testing::Test {
  protected:
   void SetUp() override { start(ServerLimits()); }
   void TearDown() override {
-    boost::asio::post(io_, [this] { server_->stop(std::chrono::seconds(5), [this] { io_.stop(); }); });
+    stop(std::chrono::seconds(5));
     thread_.join();
+    server_.reset();
     workers_.reset();
+    io_.reset();
+    EXPECT_EQ(sinks_, 0);
     std::filesystem::remove(path_);
+  }
+
+  void stop(std::chrono::seconds patience) {
+    boost::asio::post(*io_, [=, this] { server_->stop(patience, [this] { io_->stop(); }); });
   }
 
   void restart(ServerLimits limits) {
     TearDown();
-    io_.restart();
     start(limits);
   }
 
@@ -70,11 +84,12 @@ class ServerTest : public ::testing::Test {
     std::strncpy(address.sun_path, path_.c_str(), sizeof address.sun_path - 1);
     ASSERT_EQ(::bind(listening.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
     ASSERT_EQ(::listen(listening.get(), 64), 0);
+    io_.emplace(1);
     workers_ = std::make_unique<WorkerPool>(64);
-    server_ =
-        std::make_unique<Server>(io_, *workers_, limits, [this](Request& request) { return route(request); });
+    server_ = std::make_unique<Server>(*io_, *workers_, limits,
+                                       [this](Request& request) { return route(request); });
     ASSERT_TRUE(server_->serve(std::move(listening)));
-    thread_ = std::thread([this] { io_.run(); });
+    thread_ = std::thread([this] { io_->run(); });
   }
 
   std::variant<Handling, Response> route(Request& request) {
@@ -82,8 +97,8 @@ class ServerTest : public ::testing::Test {
     handling.pattern = "test";
     if (request.path == "/refuse") return error_response(Error::of(Code::kForbidden, "no"), request.id);
     if (request.path == "/count") {
-      handling.open = [](Request&) -> Result<std::unique_ptr<BodySink>> {
-        return std::make_unique<CountingSink>();
+      handling.open = [this](Request&) -> Result<std::unique_ptr<BodySink>> {
+        return std::make_unique<CountingSink>(sinks_);
       };
     } else if (request.path == "/work") {
       handling.shows_progress = true;
@@ -134,7 +149,8 @@ class ServerTest : public ::testing::Test {
   }
 
   const std::string path_ = ::testing::TempDir() + "okcvm-http-" + std::to_string(::getpid());
-  boost::asio::io_context io_{1};
+  std::atomic<int> sinks_{0};
+  std::optional<boost::asio::io_context> io_;
   std::unique_ptr<WorkerPool> workers_;
   std::unique_ptr<Server> server_;
   std::thread thread_;
@@ -279,7 +295,7 @@ TEST_F(ServerTest, EndsALiveAnswerWithItsClient) {
     client.send("GET /live HTTP/1.1\r\n\r\n");
     client.receive_until("two\n");
   }
-  boost::asio::post(io_, [this] { server_->stop(std::chrono::seconds(5), [] {}); });
+  boost::asio::post(*io_, [this] { server_->stop(std::chrono::seconds(5), [] {}); });
   live_ended_.get_future().wait();
 }
 
@@ -313,7 +329,7 @@ TEST_F(ServerTest, FinishesWhatIsInHandWhenItStops) {
   EXPECT_EQ(idle.ask("GET", "/").status, 200);
   busy.send("GET /wait HTTP/1.1\r\n\r\n");
   waiting_.get_future().wait();
-  boost::asio::post(io_, [this] { server_->stop(std::chrono::seconds(30), [] {}); });
+  boost::asio::post(*io_, [this] { server_->stop(std::chrono::seconds(30), [] {}); });
   EXPECT_TRUE(idle.is_closed_within(10));
   released_.set_value();
   const auto answer = busy.receive();
@@ -326,7 +342,7 @@ TEST_F(ServerTest, AnswersARequestThatComesJustAfterItWasStopped) {
   EXPECT_EQ(client.ask("GET", "/first").body, "/first|");
   EXPECT_EQ(silent.ask("GET", "/first").body, "/first|");
   std::promise<void> stopped;
-  boost::asio::post(io_, [&] {
+  boost::asio::post(*io_, [&] {
     server_->stop(std::chrono::seconds(30), [] {});
     stopped.set_value();
   });
@@ -335,6 +351,27 @@ TEST_F(ServerTest, AnswersARequestThatComesJustAfterItWasStopped) {
   EXPECT_EQ(answer.body, "/second|");
   EXPECT_EQ(answer.headers.at("connection"), "close");
   EXPECT_TRUE(silent.is_closed_within(10));
+}
+
+TEST_F(ServerTest, FinishesABodyThatGoesOnWhenItStopsAndWaitsForNoneThatStalls) {
+  HttpClient busy(path_), stuck(path_), stuck_whole(path_);
+  stuck_whole.send("POST /whole HTTP/1.1\r\nContent-Length: 5\r\n\r\nab");
+  busy.send("PUT /count HTTP/1.1\r\nContent-Length: 5\r\n\r\nab");
+  sinks_.wait(0);
+  stuck.send("PUT /count HTTP/1.1\r\nContent-Length: 5\r\n\r\nab");
+  sinks_.wait(1);
+  stop(std::chrono::seconds(30));
+  busy.send("cde");
+  EXPECT_EQ(busy.receive().body, "5");
+  EXPECT_TRUE(stuck.is_closed_within(10));
+  EXPECT_TRUE(stuck_whole.is_closed_within(10));
+}
+
+TEST_F(ServerTest, DropsABodyThatIsNotWaitedFor) {
+  HttpClient stuck(path_);
+  stuck.send("PUT /count HTTP/1.1\r\nContent-Length: 5\r\n\r\nab");
+  sinks_.wait(0);
+  stop(std::chrono::seconds(0));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ namespace http = boost::beast::http;
 constexpr std::size_t kPiece = 256 * 1024;
 constexpr std::chrono::seconds kDrainTime{2};
 constexpr std::chrono::milliseconds kLastRequestWithin{500};
+constexpr std::chrono::seconds kIdleAtStop{2};
 
 /// Runs a route's code, from which no exception may reach the worker that runs it.
 template <typename T, typename Work>
@@ -51,8 +52,8 @@ Connection::Connection(Socket socket, Peer peer, std::shared_ptr<ConnectionConte
       ended_(std::move(ended)) {}
 
 Connection::~Connection() {
-  // A sink cleans up on the disk, which is not for this thread.
-  if (sink_)
+  // A sink cleans up on the disk, which is not for this thread. At a stop the workers may be gone before us.
+  if (sink_ && !context_->stopping)
     context_->workers.post([sink = std::shared_ptr<BodySink>(std::move(sink_))]() mutable { sink.reset(); });
   // The last reference may have been a worker's; the server's books are kept on the I/O thread.
   asio::post(timer_.get_executor(), ended_);
@@ -65,12 +66,18 @@ void Connection::refuse(const std::string& message) {
 
 void Connection::stop() {
   if (is_live_) return end();
-  if (in_hand_) return;
-  timer_.expires_after(kLastRequestWithin);
-  timer_.async_wait([weak = weak_from_this()](Error_code error) {
+  if (in_hand_ && !is_receiving_) return;
+  timer_.expires_after(in_hand_ ? std::chrono::milliseconds(kIdleAtStop) : kLastRequestWithin);
+  timer_.async_wait([weak = weak_from_this(), pieces = pieces_](Error_code error) {
     const auto self = weak.lock();
-    if (!error && self && !self->in_hand_) self->end();
+    if (error || !self) return;
+    if (!self->in_hand_ || (self->is_receiving_ && self->pieces_ == pieces)) self->end();
   });
+}
+
+/// How long a client may keep us waiting for the rest of its request.
+std::chrono::seconds Connection::idle_limit() const {
+  return context_->stopping ? kIdleAtStop : context_->limits.idle;
 }
 
 /// The client is gone, or has to go.
@@ -183,9 +190,12 @@ void Connection::read_some(std::size_t room, std::function<void(std::size_t)> th
   parser_->get().body().data = piece_.data();
   parser_->get().body().size = piece_.size();
   parser_->get().body().more = true;
+  is_receiving_ = true;
   http::async_read_some(
       stream_, buffer_, *parser_,
       [self = shared_from_this(), then = std::move(then)](Error_code error, std::size_t taken) {
+        self->is_receiving_ = false;
+        ++self->pieces_;
         if (error == http::error::need_buffer) error = {};
         if (error.category() == http::make_error_code(http::error::bad_method).category() &&
             error != http::error::partial_message && error != http::error::end_of_stream)
@@ -202,7 +212,7 @@ void Connection::read_some(std::size_t room, std::function<void(std::size_t)> th
 
 void Connection::read_whole_body() {
   framing_bytes_ = 0;
-  stream_.expires_after(context_->limits.idle);  // for the whole of it
+  stream_.expires_after(idle_limit());  // for the whole of it
   read_rest_of_body();
 }
 
@@ -269,7 +279,7 @@ void Connection::open_sink() {
 }
 
 void Connection::read_piece() {
-  stream_.expires_after(context_->limits.idle);  // until the next bytes of the file
+  stream_.expires_after(idle_limit());  // until the next bytes of the file
   read_rest_of_piece();
 }
 

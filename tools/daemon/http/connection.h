@@ -23,7 +23,7 @@ struct ConnectionContext {
   WorkerPool& workers;
   const ServerLimits limits;
   const Router router;
-  bool stopping = false;  // of the I/O thread
+  std::atomic<bool> stopping{false};  // set by the I/O thread
 };
 
 /// One client: requests are read, carried out and answered one after the other. Everything here runs on the
@@ -40,7 +40,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   /// Answers `busy` and ends.
   void refuse(const std::string& message);
   /// Ends after the answer to the request that is in hand, or comes in the next half second: a client that
-  /// has connected may have sent it already.
+  /// has connected may have sent it already. A request whose body stalls is not waited for.
   void stop();
 
  private:
@@ -61,6 +61,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void finish_sink();
   void on_worker(std::function<Result<Response>()> work);
   void read_some(std::size_t room, std::function<void(std::size_t)> then);
+  std::chrono::seconds idle_limit() const;
 
   void answer(Response response);
   void answer_and_close(const Error& error, int status);
@@ -89,12 +90,14 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::optional<Parser> parser_;
   std::size_t header_bytes_ = 0;
   std::size_t framing_bytes_ = 0;  // of the body, since its last byte
+  std::size_t pieces_ = 0;         // of bodies that have come
   Request request_;
   Handling handling_;
   std::chrono::steady_clock::time_point started_{};
   std::vector<char> piece_;
   std::unique_ptr<BodySink> sink_;
-  bool in_hand_ = false;  // a request was read and is not answered yet
+  bool in_hand_ = false;       // a request was read and is not answered yet
+  bool is_receiving_ = false;  // the next piece of its body is waited for
   bool keep_alive_ = false;
   bool is_http_1_0_ = false;
 

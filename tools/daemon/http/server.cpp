@@ -42,8 +42,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
  public:
   Impl(asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router,
        std::atomic<std::size_t>& count)
-      : context_(std::make_shared<ConnectionContext>(
-            ConnectionContext{workers, limits, std::move(router), false})),
+      : context_(new ConnectionContext{workers, limits, std::move(router)}),
         acceptor_(io),
         retry_(io),
         patience_(io),
