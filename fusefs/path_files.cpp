@@ -1,12 +1,12 @@
 #include "fusefs/path_files.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "fusefs/caller_rights.h"
+#include "policy/trees.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -146,8 +146,8 @@ Result<FileInfo> PathFiles::stat(const Caller& caller, const RelPath& path, bool
   return info_of_entry(found->last(), std::string(path.leaf()));
 }
 
-Result<std::vector<std::pair<Name, Entry>>> PathFiles::children(NodeId directory) {
-  std::vector<std::pair<Name, Entry>> rows;
+Result<PathFiles::Rows> PathFiles::children(NodeId directory) {
+  Rows rows;
   auto listed = operations_.list(directory, 0, [&](const ListedName& row) {
     auto name = Name::parse(row.name);
     if (!name) return true;  // "." and ".."
@@ -220,38 +220,18 @@ Result<WorkspaceInfo> PathFiles::info() {
   if (!folder && folder.error().errno_value == ENOENT) return info;
   if (!folder) return explained(folder.error(), {});
   info.materialized = true;
-  const auto visit = [&](auto&& self, FileDescriptor directory) -> Result<void> {
-    DIR* listing = ::fdopendir(directory.get());
-    if (!listing) return fail_errno(errno, "cannot list the workspace");
-    directory.release();
-    const std::unique_ptr<DIR, int (*)(DIR*)> closer(listing, ::closedir);
-    while (const dirent* row = ::readdir(listing)) {
-      const std::string_view name(row->d_name);
-      struct stat status {};
-      if (name == "." || name == ".." ||
-          ::fstatat(::dirfd(listing), row->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0)
-        continue;
-      if (std::pair(status.st_mtim.tv_sec, status.st_mtim.tv_nsec) >
-          std::pair(info.last_modified.tv_sec, info.last_modified.tv_nsec))
-        info.last_modified = status.st_mtim;
-      if (!S_ISDIR(status.st_mode)) {
-        ++info.files;
-        if (S_ISREG(status.st_mode)) info.bytes += static_cast<std::uint64_t>(status.st_size);
-        continue;
-      }
-      ++info.directories;
-      FileDescriptor child(
-          ::openat(::dirfd(listing), row->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-      if (!child) continue;  // removed meanwhile
-      if (auto visited = self(self, std::move(child)); !visited) return visited;
-    }
-    return {};
+  const auto count = [&info](const struct stat& status) {
+    if (std::pair(status.st_mtim.tv_sec, status.st_mtim.tv_nsec) >
+        std::pair(info.last_modified.tv_sec, info.last_modified.tv_nsec))
+      info.last_modified = status.st_mtim;
+    ++(S_ISDIR(status.st_mode) ? info.directories : info.files);
+    if (S_ISREG(status.st_mode)) info.bytes += static_cast<std::uint64_t>(status.st_size);
   };
   for (const auto& rule : kZoneRules) {
     if (!rule.snapshotted) continue;
     auto zone = workspace_.open_zone(rule.zone);
     if (!zone) continue;  // not written yet
-    if (auto visited = visit(visit, std::move(*zone)); !visited) return fail(visited.error());
+    if (auto visited = visit_tree(std::move(*zone), count); !visited) return explained(visited.error(), {});
   }
   return info;
 }
@@ -276,31 +256,51 @@ Result<void> PathFiles::make_directories(const Caller& caller, const RelPath& pa
   return result;
 }
 
-Result<void> PathFiles::remove_tree(const Caller& caller, NodeId parent, const Name& name, const Entry& entry,
-                                    bool recursive) {
+/// Removes the last entry of a walk that stands below another one; its parent is the walk's last one then.
+Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
   const Request request = request_of(caller);
-  if (!S_ISDIR(entry.attributes.st_mode)) {
+  const NodeId parent = walk.entries[walk.entries.size() - 2].id;
+  const Name& name = walk.names.back();
+  if (S_ISDIR(walk.last().attributes.st_mode)) {
+    if (auto removed = operations_.remove_directory(request, parent, name.c_str()); !removed) return removed;
+  } else {
     auto removed = operations_.unlink(request, parent, name.c_str());
     if (!removed) return fail(removed.error());
     operations_.let_go(*removed);
-    kernel_.entry(parent, name.text());
-    return {};
   }
-  if (recursive) {
-    auto rows = children(entry.id);
-    if (!rows) return fail(rows.error());
-    for (const auto& [child, child_entry] : *rows) {
-      if (!may_remove(caller, entry.attributes, child_entry.attributes)) return fail_errno(EACCES);
-      auto held = operations_.look_up(entry.id, child.c_str());  // its node must stay while we are below it
-      if (!held || held->id.value == 0) continue;
-      auto removed = remove_tree(caller, entry.id, child, *held, true);
-      operations_.forget(held->id, 1);
-      if (!removed) return removed;
+  kernel_.entry(parent, name.text());
+  walk.pop();
+  return {};
+}
+
+/// The same with everything below it. Not by recursion: users decide how deep their trees are.
+Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk) {
+  const std::size_t top = walk.entries.size();
+  std::vector<Rows> rows;  // what is left in the directories of the walk from `top` on
+  while (walk.entries.size() >= top) {
+    const Entry& entry = walk.last();
+    if (!S_ISDIR(entry.attributes.st_mode)) {
+      if (auto removed = remove_last(caller, walk); !removed) return removed;
+      continue;
     }
+    if (top + rows.size() == walk.entries.size()) {
+      auto listed = children(entry.id);
+      if (!listed) return fail(listed.error());
+      std::reverse(listed->begin(), listed->end());
+      rows.push_back(std::move(*listed));
+    }
+    if (rows.back().empty()) {
+      rows.pop_back();
+      if (auto removed = remove_last(caller, walk); !removed) return removed;
+      continue;
+    }
+    auto [child, child_entry] = std::move(rows.back().back());
+    rows.back().pop_back();
+    if (!may_remove(caller, entry.attributes, child_entry.attributes)) return fail_errno(EACCES);
+    auto held = operations_.look_up(entry.id, child.c_str());  // its node must stay while we are below it
+    if (held && held->id.value) walk.push(*held, std::move(child));
   }
-  auto removed = operations_.remove_directory(request, parent, name.c_str());
-  if (removed) kernel_.entry(parent, name.text());
-  return removed;
+  return {};
 }
 
 Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool recursive) {
@@ -315,14 +315,15 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
     const Entry& directory = found->entries[found->entries.size() - 2];
     if (!may_remove(caller, directory.attributes, found->last().attributes))
       return fail(Code::kForbidden, "this user may not remove from the directory", path.text());
-    result = remove_tree(caller, directory.id, found->names.back(), found->last(), recursive);
+    const NodeId parent = directory.id;
+    result = recursive ? remove_tree(caller, *found) : remove_last(caller, *found);
     if (!result) {
       Error error = result.error();
       if (error.errno_value == ENOTEMPTY)
         error.message = "the directory is not empty; ask for it to be removed with its contents";
       result = explained(error, path);
     }
-    kernel_.inode(directory.id);
+    kernel_.inode(parent);
   }
   kernel_.drain();
   return result;
@@ -336,11 +337,13 @@ Result<void> PathFiles::empty_zone(Zone zone) {
     Gate::Pass pass(gate_);
     auto rows = children(node_of(zone));
     if (!rows) return fail(rows.error());
-    for (const auto& [name, entry] : *rows) {
+    Walk walk(operations_);
+    walk.entries.push_back(Entry{node_of(zone)});
+    for (auto& [name, entry] : *rows) {
       auto held = operations_.look_up(node_of(zone), name.c_str());
       if (!held || held->id.value == 0) continue;
-      result = remove_tree(root, node_of(zone), name, *held, true);
-      operations_.forget(held->id, 1);
+      walk.push(*held, std::move(name));
+      result = remove_tree(root, walk);
       if (!result) {
         result = explained(result.error(), *RelPath::parse(std::string(rule_of(zone).name)));
         break;

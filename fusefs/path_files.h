@@ -93,9 +93,10 @@ class PathFiles final : public Files {
   class StagedFile;
   Result<RelPath> publish(Incoming& incoming);
   Result<void> put(const Incoming& incoming, const Walk& parent, const std::string& name, unsigned flags);
-  Result<void> remove_tree(const Caller& caller, NodeId parent, const Name& name, const Entry& entry,
-                           bool recursive);
-  Result<std::vector<std::pair<Name, Entry>>> children(NodeId directory);
+  Result<void> remove_last(const Caller& caller, Walk& walk);
+  Result<void> remove_tree(const Caller& caller, Walk& walk);
+  using Rows = std::vector<std::pair<Name, Entry>>;
+  Result<Rows> children(NodeId directory);
 
   Operations& operations_;
   Workspace& workspace_;

@@ -1,0 +1,95 @@
+// What the control socket does with files by their paths.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "tests/support/mounted_session.h"
+
+namespace okcvm::test {
+namespace {
+
+using ::testing::ElementsAre;
+
+class FilesByPath : public MountedSession {
+ protected:
+  static constexpr int kDepth = 5'000;
+
+  /// One directory in another, a file beside each.
+  static void make_chain(const std::filesystem::path& top) {
+    ASSERT_OK(::mkdir(top.c_str(), 0755));
+    FileDescriptor at(::open(top.c_str(), O_RDONLY | O_DIRECTORY));
+    for (int i = 1; i < kDepth; ++i) {
+      ASSERT_TRUE(FileDescriptor(::openat(at.get(), "f", O_CREAT | O_WRONLY, 0644)));
+      ASSERT_OK(::mkdirat(at.get(), "d", 0755));
+      at = FileDescriptor(::openat(at.get(), "d", O_RDONLY | O_DIRECTORY));
+    }
+  }
+
+  /// Runs `work` where there is little room for recursion.
+  static void with_small_stack(std::function<void()> work) {
+    pthread_attr_t attributes;
+    ::pthread_attr_init(&attributes);
+    ::pthread_attr_setstacksize(&attributes, 512 * 1024);
+    pthread_t thread{};
+    const auto run = [](void* argument) -> void* {
+      (*static_cast<std::function<void()>*>(argument))();
+      return nullptr;
+    };
+    ASSERT_EQ(::pthread_create(&thread, &attributes, run, &work), 0);
+    ::pthread_join(thread, nullptr);
+    ::pthread_attr_destroy(&attributes);
+  }
+
+  static std::vector<std::string> names_in(const std::filesystem::path& directory) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(directory))
+      names.push_back(entry.path().filename());
+    return names;
+  }
+  static RelPath path(const char* text) { return *RelPath::parse(text); }
+};
+
+TEST_F(FilesByPath, MayBeInTreesOfAnyDepth) {
+  make_chain(temp() / "d");
+  make_chain(outputs() / "d");
+  auto& files = session().files();
+  with_small_stack([&] {
+    const auto info = value_of(files.info());
+    EXPECT_EQ(info.directories, 2u * kDepth);
+    EXPECT_EQ(info.files, 2u * (kDepth - 1));
+    value_of(files.empty_zone(Zone::kTemp));
+    value_of(files.remove({}, path("outputs/d"), true));
+  });
+  EXPECT_THAT(names_in(temp()), ElementsAre());
+  EXPECT_THAT(names_in(outputs()), ElementsAre());
+}
+
+TEST_F(FilesByPath, AreLeftFromWhereTheyMayNotBeRemoved) {
+  const auto top = shared_in_session() / "top";
+  std::filesystem::create_directories(top / "a");
+  std::filesystem::create_directories(top / "b/c");
+  write(top / "a/file", "x");
+  EXPECT_OK(::chmod((top / "b").c_str(), 0755));
+  EXPECT_OK(::chown(top.c_str(), 1234, 1234));
+  EXPECT_OK(::chown((top / "a").c_str(), 1234, 1234));
+  auto& files = session().files();
+  const fusefs::Caller caller{1234, 1234, {}};
+  const auto target = *RelPath::parse(std::filesystem::relative(top, mount()).string());
+  const auto nodes = session().driver().statistics().nodes;
+  const auto refused = files.remove(caller, target, true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kForbidden);
+  EXPECT_TRUE(there_is(top / "b/c"));
+  EXPECT_LE(session().driver().statistics().nodes, nodes);
+  EXPECT_EQ(files.remove({}, target, false).error().errno_value, ENOTEMPTY);
+  EXPECT_TRUE(files.remove({}, target, true));
+  EXPECT_FALSE(there_is(top));
+}
+
+}  // namespace
+}  // namespace okcvm::test
