@@ -183,6 +183,7 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
       dispatcher_{operations_, gate_, state_, channel_} {
   operations_.set_metadata(config_.metadata);
   operations_.orphans().start(adopt);
+  files_.remove_leftovers();
   if (adopt) settle_after_take_over();
 }
 

@@ -76,6 +76,9 @@ class PathFiles final : public Files {
   Result<void> empty_zone(Zone zone) override;
   Result<WorkspaceInfo> info() override;
 
+  /// Removes what a daemon that died had staged in the workspace.
+  void remove_leftovers();
+
   /// What stands at `path` may have changed behind the kernel's back: asks it to forget. Called without the
   /// gate, or under a hold; the notices go out in the background.
   void tell_kernel(const RelPath& path);
@@ -92,7 +95,7 @@ class PathFiles final : public Files {
   struct Incoming;
   class StagedFile;
   Result<RelPath> publish(Incoming& incoming);
-  Result<void> put(const Incoming& incoming, const Walk& parent, const std::string& name, unsigned flags);
+  Result<void> put(Incoming& incoming, const Walk& parent, const std::string& name, unsigned flags);
   Result<void> remove_last(const Caller& caller, Walk& walk);
   Result<void> remove_tree(const Caller& caller, Walk& walk);
   using Rows = std::vector<std::pair<Name, Entry>>;

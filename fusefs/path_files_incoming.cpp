@@ -1,19 +1,23 @@
-// Files on their way in: staged out of sight, then put in place by one rename.
+// Files on their way in: staged without a name, or out of sight, then put in place by one rename.
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <memory>
+#include <random>
 #include <string>
 
 #include "fusefs/caller_rights.h"
 #include "fusefs/path_files.h"
+#include "policy/fault.h"
 
 namespace okcvm::fusefs {
 namespace {
 
 constexpr mode_t kParentMode = 0755;
 constexpr int kMaxVariants = 10000;
+constexpr std::string_view kPrefix = ".incoming-";
 
 /// "report.tar.gz" as "report.tar (3).gz": the number goes before the last extension.
 std::string variant_of(const std::string& name, int number) {
@@ -22,9 +26,10 @@ std::string variant_of(const std::string& name, int number) {
   return name.substr(0, stem) + " (" + std::to_string(number) + ")" + name.substr(stem);
 }
 
+/// One that no daemon has left behind.
 std::string staging_name() {
-  static std::atomic<std::uint64_t> counter{0};
-  return ".incoming-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+  thread_local std::random_device random;
+  return std::string(kPrefix) + std::to_string(random()) + "-" + std::to_string(random());
 }
 
 }  // namespace
@@ -36,27 +41,23 @@ struct PathFiles::Incoming {
   IfExists if_exists;
   std::function<Result<void>(const FileInfo*)> check;
   FileDescriptor folder;  // where it is staged
-  std::string staged;
-  FileDescriptor file;
+  std::string staged;     // its name there
+  FileDescriptor file = {};
+  bool is_named = false;  // it has its name by now
 };
 
 class PathFiles::StagedFile final : public IncomingFile {
  public:
   StagedFile(PathFiles& files, Incoming incoming) : files_(files), incoming_(std::move(incoming)) {}
   ~StagedFile() override {
-    if (!published_) ::unlinkat(incoming_.folder.get(), incoming_.staged.c_str(), 0);
+    if (incoming_.is_named) ::unlinkat(incoming_.folder.get(), incoming_.staged.c_str(), 0);
   }
   int descriptor() const override { return incoming_.file.get(); }
-  Result<RelPath> publish() override {
-    auto path = files_.publish(incoming_);
-    published_ = path.has_value();
-    return path;
-  }
+  Result<RelPath> publish() override { return files_.publish(incoming_); }
 
  private:
   PathFiles& files_;
   Incoming incoming_;
-  bool published_ = false;
 };
 
 Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, const RelPath& path,
@@ -74,22 +75,45 @@ Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, co
   // Beside the zones of the workspace, where the mount does not show it; in a workdir there is no such place.
   auto folder = zone == Zone::kWorkdir ? workspace_.open_zone(zone) : workspace_.open_folder();
   if (!folder) return explained(folder.error(), path);
-  Incoming incoming{caller, path, mode, if_exists, std::move(check), std::move(*folder), staging_name(), {}};
-  incoming.file = FileDescriptor(::openat(incoming.folder.get(), incoming.staged.c_str(),
-                                          O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  Incoming incoming{caller, path, mode, if_exists, std::move(check), std::move(*folder), staging_name()};
+  // Without a name it goes with us, whatever happens. Not every file system has that.
+  incoming.file =
+      FileDescriptor(::openat(incoming.folder.get(), ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600));
+  if (!incoming.file && (errno == EOPNOTSUPP || errno == EISDIR)) {
+    incoming.file = FileDescriptor(::openat(incoming.folder.get(), incoming.staged.c_str(),
+                                            O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    incoming.is_named = static_cast<bool>(incoming.file);
+  }
   if (!incoming.file) return explained(Error::plain(errno), path);
   return std::make_unique<StagedFile>(*this, std::move(incoming));
 }
 
-Result<void> PathFiles::put(const Incoming& incoming, const Walk& parent, const std::string& name,
-                            unsigned flags) {
+void PathFiles::remove_leftovers() {
+  auto folder = workspace_.open_folder();
+  if (!folder) return;
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(folder->get()), ::closedir);
+  if (!listing) return;
+  const int directory = folder->release();
+  while (const dirent* row = ::readdir(listing.get()))
+    if (std::string_view(row->d_name).starts_with(kPrefix)) ::unlinkat(directory, row->d_name, 0);
+}
+
+Result<void> PathFiles::put(Incoming& incoming, const Walk& parent, const std::string& name, unsigned flags) {
   const struct stat& directory = parent.last().attributes;
   const gid_t gid = (directory.st_mode & S_ISGID) ? directory.st_gid : incoming.caller.gid;
   if (::fchown(incoming.file.get(), incoming.caller.uid, gid) != 0 ||
       ::fchmod(incoming.file.get(), incoming.mode & 07777) != 0)
     return fail_errno(errno);
-  return operations_.put(incoming.folder.get(), incoming.staged.c_str(), parent.last().id, name.c_str(),
-                         flags);
+  if (!incoming.is_named) {
+    if (::linkat(incoming.file.get(), "", incoming.folder.get(), incoming.staged.c_str(), AT_EMPTY_PATH) != 0)
+      return fail_errno(errno);
+    incoming.is_named = true;
+    fault_point("incoming.named");
+  }
+  auto done =
+      operations_.put(incoming.folder.get(), incoming.staged.c_str(), parent.last().id, name.c_str(), flags);
+  if (done) incoming.is_named = false;
+  return done;
 }
 
 Result<RelPath> PathFiles::publish(Incoming& incoming) {

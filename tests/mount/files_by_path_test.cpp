@@ -91,5 +91,31 @@ TEST_F(FilesByPath, AreLeftFromWhereTheyMayNotBeRemoved) {
   EXPECT_FALSE(there_is(top));
 }
 
+TEST_F(FilesByPath, HaveNoNameBeforeTheyAreComplete) {
+  auto file = value_of(session().files().create({}, path("outputs/file"), 0644, fusefs::IfExists::kReplace));
+  EXPECT_EQ(::write(file->descriptor(), "new", 3), 3);
+  EXPECT_THAT(names_in(session().workspace()), ElementsAre("outputs"));
+  value_of(file->publish());
+  EXPECT_EQ(read(outputs() / "file"), "new");
+  EXPECT_THAT(names_in(session().workspace()), ElementsAre("outputs"));
+
+  file = value_of(session().files().create({}, path("outputs/file"), 0644, fusefs::IfExists::kFail));
+  EXPECT_FALSE(file->publish());
+  file.reset();
+  EXPECT_THAT(names_in(session().workspace()), ElementsAre("outputs"));
+}
+
+TEST_F(FilesByPath, ThatADeadDaemonLeftUnfinishedAreRemoved) {
+  write(outputs() / ".incoming-1-2", "a file of the user's own");
+  write(session().workspace() / ".incoming-1-2", "half");
+  session().unmount();
+  session().remount();
+  EXPECT_THAT(names_in(session().workspace()), ElementsAre("outputs"));
+  write(session().workspace() / ".incoming-1-2", "half");
+  session().hand_over();
+  EXPECT_THAT(names_in(session().workspace()), ElementsAre("outputs"));
+  EXPECT_TRUE(there_is(outputs() / ".incoming-1-2"));
+}
+
 }  // namespace
 }  // namespace okcvm::test

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 
 #include "tests/tools/daemon_fixture.h"
@@ -98,6 +99,37 @@ TEST_F(DaemonFiles, LeaveNothingWhenTheClientGoes) {
   }
   put("outputs/whole", "x");
   EXPECT_EQ(get("outputs").json()["entries"].size(), 1u);
+}
+
+TEST_F(DaemonFiles, LeaveNothingWhenTheDaemonIsKilled) {
+  const auto projects = root_ / "projects";
+  std::filesystem::create_directories(projects / "a");
+  if (!FileDescriptor(::open(projects.c_str(), O_WRONLY | O_TMPFILE, 0600)))
+    GTEST_SKIP() << "the file system has no files without names";
+  stop();
+  start({"--workdir-allow-root", projects});
+  create({{"id", "s2"}, {"workdir", projects / "a"}});
+  const auto descriptors = "/proc/" + std::to_string(serving_pid()) + "/fd";
+  std::vector<HttpClient> clients;
+  for (const auto& [path, folder] :
+       {std::pair("outputs/x", root_ / "state/workspaces/s2"), std::pair("workdir/x", projects / "a")}) {
+    clients.emplace_back(socket()).send("PUT /v1/sessions/s2/files/" + std::string(path) +
+                                        " HTTP/1.1\r\nContent-Length: 100\r\n\r\nsome");
+    EXPECT_TRUE(comes_true([&, &folder = folder] {
+      std::error_code ignored;
+      for (const auto& link : std::filesystem::directory_iterator(descriptors)) {
+        const auto file = std::filesystem::read_symlink(link, ignored).string();
+        if (file.starts_with(folder.string() + "/#") || file.starts_with(folder.string() + "/.in"))
+          return true;
+      }
+      return false;
+    })) << path;
+  }
+  kill_daemon();
+  EXPECT_TRUE(std::filesystem::is_empty(projects / "a"));
+  for (const auto& entry : std::filesystem::directory_iterator(root_ / "state/workspaces/s2"))
+    EXPECT_EQ(entry.path().filename(), "outputs");
+  start({"--workdir-allow-root", projects});
 }
 
 TEST_F(DaemonFiles, ArriveAsUploads) {
