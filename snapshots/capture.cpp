@@ -181,6 +181,11 @@ Result<void> Capture::entry(Node& node, int parent, const std::string& path,
     return unreadable(Error::from_errno(errno, ""), path);
   }
   if (!tree_.left_out().empty()) tree_.left_out().remove(path);
+  if (is_captured(node, status)) {
+    linked_[status.st_ino].paths.push_back(path);
+    node.marks = 0;
+    return {};
+  }
   switch (status.st_mode & S_IFMT) {
     case S_IFREG:
       return regular(node, parent, status, path);
@@ -195,6 +200,12 @@ Result<void> Capture::entry(Node& node, int parent, const std::string& path,
       tree_.left_out().set(path, status.st_mode & S_IFMT);
       return {};
   }
+}
+
+/// A file that changed is marked under all its names: it is read once.
+bool Capture::is_captured(const Node& node, const struct stat& status) const {
+  return S_ISREG(status.st_mode) && status.st_nlink > 1 && node.type == NodeType::kFile &&
+         !(node.marks & kMarkEntry) && linked_.count(status.st_ino);
 }
 
 /// Decides how much of a directory must be read.

@@ -56,6 +56,7 @@ class Capture final {
                           const std::string& path);
   Result<void> link(Node& node, int parent, const struct stat& status, const std::string& path);
   Result<void> folder(Node& node, int parent, const std::string& path);
+  bool is_captured(const Node& node, const struct stat& status) const;
   bool needs_reading(const Node& node, const struct stat& status) const;
   /// Answers whether someone can still write to it.
   bool look_for_writers(int fd, const std::string& path);

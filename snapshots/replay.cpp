@@ -1,5 +1,9 @@
 #include "snapshots/replay.h"
 
+#include <map>
+#include <set>
+#include <utility>
+
 #include "policy/zones.h"
 
 namespace okcvm::snapshots {
@@ -70,6 +74,54 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
   return mark(tree, to, kMarkEntry);
 }
 
+/// A changed file with several names is recorded under one of them, which may be gone by the end of the set.
+/// Knows groups of hard links by every name that they have meanwhile, or would have: moves may be refused.
+class ChangedLinks final {
+ public:
+  explicit ChangedLinks(Tree& tree) : tree_(tree) {
+    for (const auto& [name, group] : tree.links().numbers()) names_.emplace(name, group);
+  }
+
+  void file(const std::string& path, std::uint8_t bits) {
+    for (const auto& [name, group] : at(path)) bits_[group] |= bits;
+  }
+  void tree(const std::string& path, std::uint8_t bits) {
+    for (const auto& [name, group] : at_or_below(path)) bits_[group] |= bits;
+  }
+  void moved(const std::string& from, const std::string& to) {
+    for (const auto& [name, group] : at_or_below(from)) names_.emplace(to + name.substr(from.size()), group);
+  }
+  /// Marks the names that are still in a group. The others were recorded themselves.
+  Result<void> mark_all() const {
+    if (bits_.empty()) return {};
+    for (const auto& [name, group] : tree_.links().numbers()) {
+      const auto changed = bits_.find(group);
+      if (changed == bits_.end()) continue;
+      const auto path = RelPath::parse(name);
+      if (!path) return fail(path.error());
+      if (auto marked = mark(tree_, *path, changed->second); !marked) return marked;
+    }
+    return {};
+  }
+
+ private:
+  using Names = std::set<std::pair<std::string, std::uint32_t>>;
+
+  Names at(const std::string& path) const {
+    return {names_.lower_bound({path, 0}), names_.lower_bound({path + '\0', 0})};
+  }
+  Names at_or_below(const std::string& path) const {
+    Names found = at(path);
+    // '0' follows '/'.
+    found.insert(names_.lower_bound({path + '/', 0}), names_.lower_bound({path + '0', 0}));
+    return found;
+  }
+
+  Tree& tree_;
+  Names names_;
+  std::map<std::uint32_t, std::uint8_t> bits_;
+};
+
 }  // namespace
 
 bool is_snapshotted(const RelPath& path) {
@@ -100,12 +152,14 @@ Result<void> mark(Tree& tree, const RelPath& path, std::uint8_t bits) {
 
 Result<void> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree) {
   if (changes.rescan) tree.root().mark(kMarkWhole);
+  ChangedLinks links(tree);
   for (const Change& change : changes.changes) {
     if (change.path.is_root()) {
       tree.root().mark(kMarkWhole);
       continue;
     }
     const bool is_move = change.kind == ChangeKind::kMoved;
+    if (is_move) links.moved(change.path.text(), change.target.text());
     if (is_move && (changes.rescan || !moves_are_new)) {
       for (const RelPath* path : {&change.path, &change.target}) {
         if (!is_snapshotted(*path)) continue;
@@ -120,12 +174,16 @@ Result<void> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree) {
         done = mark(tree, change.path, kMarkEntry | kMarkContent);
         break;
       case ChangeKind::kContent:
+        links.file(change.path.text(), kMarkContent);
         done = mark(tree, change.path, kMarkContent);
         break;
       case ChangeKind::kAttributes:
+        links.file(change.path.text(), kMarkAttributes);
         done = mark(tree, change.path, kMarkAttributes);
         break;
       case ChangeKind::kTree:
+        // Two that changed places are both named, and then nothing below them.
+        links.tree(change.path.text(), kMarkContent);
         done = mark(tree, change.path, kMarkEntry | kMarkContent | kMarkWhole);
         break;
       case ChangeKind::kMoved:
@@ -134,7 +192,7 @@ Result<void> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree) {
     }
     if (!done) return done;
   }
-  return {};
+  return links.mark_all();
 }
 
 }  // namespace okcvm::snapshots

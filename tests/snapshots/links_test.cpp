@@ -1,5 +1,7 @@
 // Hard links: a change set names one name of a changed file, and the snapshot has it under all of them.
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -100,6 +102,92 @@ TEST_F(LinksTest, ANameThatGoesLeavesTheOthersTogether) {
   const auto taken = snapshot();
   expect_bytes(taken, {"uploads/b/two", "temp/three"}, "two");
   expect_bytes(taken, {"outputs/a/one"}, "its own");
+}
+
+TEST_F(LinksTest, TheNameThatWasWrittenThroughMayGo) {
+  three_names();
+  record_.note(ChangeKind::kContent, "outputs/a/one");
+  write_through("outputs/a/one", "first");
+  record_.note(ChangeKind::kEntry, "outputs/a/one");
+  std::filesystem::remove(in("outputs/a/one"));
+  write_through("temp/three", "second");  // of the same cut, so not recorded again
+  expect_bytes(snapshot(), {"uploads/b/two", "temp/three"}, "second");
+}
+
+TEST_F(LinksTest, AnotherFileMayTakeItsPlace) {
+  three_names();
+  record_.note(ChangeKind::kContent, "outputs/a/one");
+  write_through("outputs/a/one", "new");
+  record_.note(ChangeKind::kMoved, "outputs/apart", "outputs/a/one");
+  std::filesystem::rename(in("outputs/apart"), in("outputs/a/one"));
+  const auto taken = snapshot();
+  expect_bytes(taken, {"uploads/b/two", "temp/three"}, "new");
+  expect_bytes(taken, {"outputs/a/one"}, "apart\n");
+}
+
+TEST_F(LinksTest, TheNameWhoseModeWasChangedMayGo) {
+  three_names();
+  record_.note(ChangeKind::kAttributes, "uploads/b/two");
+  ::chmod(in("uploads/b/two").c_str(), 0751);
+  record_.note(ChangeKind::kEntry, "uploads/b/two");
+  std::filesystem::remove(in("uploads/b/two"));
+  expect_exact(snapshot());
+}
+
+TEST_F(LinksTest, TheNameThatWasWrittenThroughMayMoveAndGo) {
+  three_names();
+  record_.note(ChangeKind::kMoved, "outputs/a", "outputs/c");
+  std::filesystem::rename(in("outputs/a"), in("outputs/c"));
+  record_.note(ChangeKind::kContent, "outputs/c/one");
+  write_through("outputs/c/one", "new");
+  record_.note(ChangeKind::kMoved, "outputs/c/one", "outputs/d");
+  std::filesystem::rename(in("outputs/c/one"), in("outputs/d"));
+  record_.note(ChangeKind::kEntry, "outputs/d");
+  std::filesystem::remove(in("outputs/d"));
+  expect_bytes(snapshot(), {"uploads/b/two", "temp/three"}, "new");
+}
+
+TEST_F(LinksTest, AMoveOfItMayBeRefused) {
+  three_names();
+  shell("mkdir outputs/full; echo in > outputs/full/in");
+  snapshot();
+  record_.note(ChangeKind::kMoved, "outputs/a", "outputs/full");
+  EXPECT_ERRNO(ENOTEMPTY, ::rename(in("outputs/a").c_str(), in("outputs/full").c_str()));
+  record_.note(ChangeKind::kContent, "outputs/a/one");
+  write_through("outputs/a/one", "new");
+  record_.note(ChangeKind::kEntry, "outputs/a/one");
+  std::filesystem::remove(in("outputs/a/one"));
+  expect_bytes(snapshot(), {"uploads/b/two", "temp/three"}, "new");
+}
+
+/// The driver records both ends of an exchange, and then nothing below them.
+TEST_F(LinksTest, AFolderThatChangesPlacesMayLoseIt) {
+  three_names();
+  shell("mkdir outputs/other");
+  snapshot();
+  record_.note(ChangeKind::kTree, "outputs/a");
+  record_.note(ChangeKind::kTree, "outputs/other");
+  EXPECT_OK(
+      ::renameat2(AT_FDCWD, in("outputs/a").c_str(), AT_FDCWD, in("outputs/other").c_str(), RENAME_EXCHANGE));
+  write_through("outputs/other/one", "new");
+  std::filesystem::remove(in("outputs/other/one"));
+  expect_bytes(snapshot(), {"uploads/b/two", "temp/three"}, "new");
+}
+
+TEST_F(LinksTest, OneNameForTheModeAndAnotherForTheBytes) {
+  three_names();
+  record_.note(ChangeKind::kAttributes, "uploads/b/two");
+  ::chmod(in("uploads/b/two").c_str(), 0751);
+  record_.note(ChangeKind::kContent, "outputs/a/one");
+  write_through("outputs/a/one", "new\n");  // as many bytes as before
+  expect_bytes(snapshot(), {"outputs/a/one", "uploads/b/two", "temp/three"}, "new\n");
+}
+
+TEST_F(LinksTest, AFileIsReadUnderOneNameOnly) {
+  three_names();
+  record_.note(ChangeKind::kContent, "temp/three");
+  write_through("temp/three", "nine byte");
+  EXPECT_EQ(snapshot().stats.bytes_read, 9u);
 }
 
 TEST_F(LinksTest, NamesThatPartAndJoinAnotherFile) {
