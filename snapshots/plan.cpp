@@ -1,5 +1,7 @@
 #include "snapshots/plan.h"
 
+#include <set>
+
 #include "policy/zones.h"
 #include "snapshots/replay.h"
 
@@ -70,6 +72,17 @@ Result<void> make_way(Tree& live, Tree& target, const RelPath& path, Plan& plan)
   return {};
 }
 
+/// Attributes are of all names of a file: one that also has names elsewhere is replaced, as for other bytes.
+void part_from_outside(const PathTable& links, Plan& plan) {
+  std::set<std::uint32_t> outside;
+  for (const auto& [path, group] : links.numbers())
+    if (!is_in_scope(plan.scope, path)) outside.insert(group);
+  for (auto& delta : plan.deltas) {
+    const auto group = links.find(delta.path);
+    if (delta.before && delta.after && group && outside.count(*group)) delta.content = true;
+  }
+}
+
 /// Hard links of the snapshot among what was asked for; those outside stay as they were.
 void graft_links(const Plan& plan, Tree& target, const std::map<std::uint32_t, std::string>& link_sources,
                  Tree& former) {
@@ -114,6 +127,7 @@ Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& pat
   auto deltas = compare(live, target, plan.scope);
   if (!deltas) return fail(deltas.error());
   for (auto& delta : *deltas) plan.deltas.push_back(std::move(delta));
+  part_from_outside(live.links(), plan);
   return plan;
 }
 
