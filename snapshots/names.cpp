@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 
 #include "snapshots/repository.h"
 
@@ -46,6 +47,25 @@ bool is_ignored_by_hfs(std::string_view text) {
          (b == 0x81 && c >= 0xaa && c <= 0xaf);
 }
 
+/// How many bytes the character that starts here takes; 0 where git sees none, and the name ends for it
+/// (utf8.c, pick_one_utf8_char).
+std::size_t character_size(std::string_view text) {
+  constexpr std::array<std::uint32_t, 5> kLowest{0, 0, 0x80, 0x800, 0x10000};
+  const auto first = static_cast<unsigned char>(text.front());
+  if (first < 0x80) return 1;
+  const std::size_t size = first < 0xc0 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf8 ? 4 : 0;
+  if (size == 0 || size > text.size()) return 0;
+  std::uint32_t code = first & (0x7fu >> size);
+  for (const char c : text.substr(1, size - 1)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte & 0xc0) != 0x80) return 0;
+    code = code << 6 | (byte & 0x3f);
+  }
+  const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
+  const bool is_none = code == 0xfffe || code == 0xffff;
+  return code < kLowest[size] || code > 0x10ffff || is_surrogate || is_none ? 0 : size;
+}
+
 /// What a file system that folds case and drops what HFS+ and NTFS drop would call it.
 std::string folded(std::string_view name) {
   std::string text;
@@ -55,9 +75,11 @@ std::string folded(std::string_view name) {
       continue;
     }
     const char c = name.front();
-    if (c == ':') break;  // an NTFS stream
-    text += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    name.remove_prefix(1);
+    const std::size_t size = character_size(name);
+    if (size == 0 || c == ':') break;  // a colon: an NTFS stream
+    text += name.substr(0, size);
+    if (c >= 'A' && c <= 'Z') text.back() = static_cast<char>(c - 'A' + 'a');
+    name.remove_prefix(size);
   }
   while (!text.empty() && (text.back() == ' ' || text.back() == '.')) text.pop_back();
   return text;

@@ -24,6 +24,7 @@ Result<std::vector<GitEntry>> read_tree(const Repository& repository, const Oid&
 /// Gives files and links the names of their bytes.
 bool join_contents(std::vector<std::unique_ptr<Node>>& nodes, const std::vector<GitEntry>& entries) {
   std::unordered_map<std::string_view, const GitEntry*> by_name;
+  std::unordered_map<std::string, const GitEntry*> by_meaning;
   auto next = entries.begin();
   for (auto& node : nodes) {
     const std::string name = to_git_name(node->name, node->type == NodeType::kLink);
@@ -33,8 +34,14 @@ bool join_contents(std::vector<std::unique_ptr<Node>>& nodes, const std::vector<
     if (!entry) {
       if (by_name.empty())
         for (const auto& candidate : entries) by_name.emplace(candidate.name, &candidate);
-      const auto found = by_name.find(name);
-      if (found == by_name.end()) return false;
+      if (const auto found = by_name.find(name); found != by_name.end()) entry = found->second;
+    }
+    if (!entry) {  // stored when another set of names was encoded
+      if (by_meaning.empty())
+        for (const auto& candidate : entries)
+          if (auto meaning = from_git_name(candidate.name)) by_meaning.emplace(*meaning, &candidate);
+      const auto found = by_meaning.find(node->name);
+      if (found == by_meaning.end()) return false;
       entry = found->second;
     }
     if (entry->mode == kGitDirectory) return false;
