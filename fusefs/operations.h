@@ -261,8 +261,6 @@ class Operations {
   /// A descriptor for calls on the backing inode's attributes; it may be O_PATH.
   Result<std::shared_ptr<FileDescriptor>> attribute_file(const Node& node);
   Result<std::string> name_of(const Node& node);
-  Result<std::pair<Entry, Opened>> open_existing(const Request& request, const Directory& directory,
-                                                 const char* name, int flags);
   /// What a daemon that died had made for this very request, if it is still there.
   std::optional<std::pair<Entry, Opened>> nameless_made_before(const Request& request);
   /// Opens what was just made.

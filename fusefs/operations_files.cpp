@@ -103,19 +103,6 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags) {
   return opened;
 }
 
-/// The host made the file since the kernel looked (in the workdir).
-Result<std::pair<Entry, Opened>> Operations::open_existing(const Request& request, const Directory& directory,
-                                                           const char* name, int flags) {
-  auto entry = look_up_in(directory, name);
-  if (!entry) return fail(entry.error());
-  auto opened = open(request, entry->id, flags & ~O_CREAT);
-  if (!opened) {
-    forget(entry->id, 1);
-    return fail(opened.error());
-  }
-  return std::pair{*entry, std::move(*opened)};
-}
-
 Result<std::pair<Entry, Opened>> Operations::create(const Request& request, NodeId parent, const char* name,
                                                     mode_t mode, int flags) {
   auto place = place_for_change(parent, name, "create");
@@ -128,10 +115,8 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   if (!file && errno == EEXIST) {
     if (was_made_before(request, directory, name))
       file = FileDescriptor(::openat(directory.file.get(), name, how, mode));
-    else if (flags & O_EXCL)
-      return fail_errno(EEXIST);
-    else
-      return open_existing(request, directory, name, flags);
+    else  // made since the kernel looked, which looks again for ESTALE and checks what it opens then
+      return fail_errno(flags & O_EXCL ? EEXIST : ESTALE);
   }
   if (!file) return fail_errno(errno);
   auto entry = finish_new(directory, name, (mode & 07777) | S_IFREG, file.get());

@@ -174,6 +174,26 @@ TEST_F(Permissions, StrangersAreRefusedAsOnAnyFileSystem) {
   });
 }
 
+// Nothing but the name is checked by the kernel before a CREATE, and nothing at all of what that opens.
+TEST_F(Permissions, AFileThatAppearsBeforeItIsCreatedIsOpenedLikeAnyOther) {
+  const auto here = shared_in_session();
+  const auto appear = [&](const char* name, mode_t mode) {
+    struct stat found {};
+    EXPECT_ERRNO(ENOENT, ::stat((here / name).c_str(), &found));  // which the kernel believes from now on
+    write(session().workspace() / "outputs/shared" / name, "root's", mode);
+  };
+  appear("secret", 0600);
+  appear("public", 0644);
+  as_user(kAlice, [&] {
+    EXPECT_ERRNO(EACCES, ::open((here / "secret").c_str(), O_CREAT | O_RDWR | O_TRUNC, 0644));
+    EXPECT_ERRNO(EACCES, ::open((here / "public").c_str(), O_CREAT | O_RDWR, 0644));
+    EXPECT_EQ(read(open_file(here / "public", O_CREAT | O_RDONLY)), "root's");
+  });
+  appear("owned", 0600);
+  EXPECT_EQ(read(open_file(here / "owned", O_CREAT | O_RDWR)), "root's");
+  EXPECT_EQ(read(here / "secret"), "root's");
+}
+
 TEST_F(Permissions, SupplementaryGroupsCount) {
   const User member{kBob.uid, kBob.gid, {60001}};
   expect_as_native([&](const fs::path& here, std::ostream& log) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <functional>
 #include <thread>
@@ -244,6 +245,32 @@ TEST_F(BoundWorkdir, TakesPipesButNoDevicesAndStays) {
   EXPECT_OK(::mkfifo((mount() / "workdir/pipe").c_str(), 0644));
   EXPECT_ERRNO(EROFS, ::rename((mount() / "workdir").c_str(), (mount() / "w").c_str()));
   EXPECT_ERRNO(EROFS, ::rmdir((mount() / "workdir").c_str()));
+}
+
+TEST_F(BoundWorkdir, WhatTheHostMakesFirstIsNotOpenedWithoutItsLeave) {
+  EXPECT_OK(::chmod(host_.path().c_str(), 0755));
+  EXPECT_OK(::chmod((host_ / "project").c_str(), 0777));
+  int strange = 0;
+  for (int round = 0; round < 300; ++round) {
+    const auto name = std::to_string(round);
+    std::atomic<bool> go{false};
+    std::jthread host([&] {
+      while (!go) continue;
+      for (std::atomic<int> spins = round * 61 % 10'000; spins > 0; --spins) continue;
+      FileDescriptor(
+          ::open((host_ / "project" / name).c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+    });
+    as_user(kAlice, [&] {
+      go = true;
+      const FileDescriptor file(
+          ::open((mount() / "workdir" / name).c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
+      strange += file && stat_of(file).st_uid != kAlice.uid;
+      if (!file) {
+        EXPECT_EQ(errno_name(errno), "EACCES");
+      }
+    });
+  }
+  EXPECT_EQ(strange, 0);
 }
 
 /// A file that the host removes gives its space back. (The RELEASE comes after the close.)
