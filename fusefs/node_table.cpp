@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "fusefs/circle.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
@@ -431,7 +432,9 @@ void NodeTable::set_coverage(NodeId id, std::uint32_t epoch, Coverage coverage) 
 
 bool NodeTable::is_covered(NodeId id, std::uint32_t epoch) const {
   MutexLock lock(mutex_);
-  for (const NodeRecord* row = live_record(id); row; row = live_record(NodeId{row->parent})) {
+  Circle circle;
+  for (const NodeRecord* row = live_record(id); row && !circle.closes_at(row);
+       row = live_record(NodeId{row->parent})) {
     if (row->coverage_epoch == epoch) return row->coverage == Coverage::kWhole;
     if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)})) return false;
   }
@@ -441,7 +444,9 @@ bool NodeTable::is_covered(NodeId id, std::uint32_t epoch) const {
 std::optional<std::size_t> NodeTable::depth(NodeId id) const {
   MutexLock lock(mutex_);
   std::size_t depth = 0;
-  for (const NodeRecord* row = live_record(id); row; row = live_record(NodeId{row->parent}), ++depth)
+  Circle circle;
+  for (const NodeRecord* row = live_record(id); row && !circle.closes_at(row);
+       row = live_record(NodeId{row->parent}), ++depth)
     if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)}))
       return row->zone == Zone::kSkills ? depth - std::min<std::size_t>(depth, 1) : depth + 1;
   return std::nullopt;
@@ -461,12 +466,13 @@ std::vector<NodeId> NodeTable::all_ids() const {
 }
 
 bool NodeTable::is_below(NodeId id, NodeId ancestor) const {
-  const NodeRecord* row = live_record(id);
-  while (row && row->parent != kRootNode.value) {
+  Circle circle;
+  for (const NodeRecord* row = live_record(id); row && !circle.closes_at(row);
+       row = live_record(NodeId{row->parent})) {
     if (row->parent == ancestor.value) return true;
-    row = live_record(NodeId{row->parent});
+    if (row->parent == kRootNode.value) return false;
   }
-  return row && ancestor == kRootNode;
+  return false;
 }
 
 // -- Slots

@@ -247,6 +247,21 @@ TEST_F(BoundWorkdir, TakesPipesButNoDevicesAndStays) {
   EXPECT_ERRNO(EROFS, ::rmdir((mount() / "workdir").c_str()));
 }
 
+// What was looked up at different times may say that two directories lie in each other.
+TEST_F(BoundWorkdir, DirectoriesThatTheHostTurnedInsideOutCanBeWorkedIn) {
+  const auto project = host_ / "project";
+  fs::create_directories(project / "b/a");
+  const auto inside = open_file(mount() / "workdir/b/a", O_RDONLY | O_DIRECTORY);
+  fs::rename(project / "b/a", project / "a");
+  fs::rename(project / "b", project / "a/b");
+  struct stat found {};
+  EXPECT_ERRNO(ELOOP, ::fstatat(inside.get(), "b", &found, 0)) << "so the kernel believed that as well";
+  EXPECT_OK(::symlinkat("b", inside.get(), "link"));
+  EXPECT_ERRNO(EPERM, ::symlinkat("../../b", inside.get(), "out"));
+  EXPECT_OK(::renameat(inside.get(), "link", inside.get(), "renamed"));
+  EXPECT_EQ(link_text(project / "a/renamed"), "b");
+}
+
 TEST_F(BoundWorkdir, WhatTheHostMakesFirstIsNotOpenedWithoutItsLeave) {
   EXPECT_OK(::chmod(host_.path().c_str(), 0755));
   EXPECT_OK(::chmod((host_ / "project").c_str(), 0777));
