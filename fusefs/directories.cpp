@@ -67,19 +67,22 @@ void Directories::drop_all() {
   MutexLock lock(mutex_);
   cached_.clear();
   ages_.clear();
+  ++moves_;
 }
 
 Result<RelPath> Directories::path_of(const Directory& directory) const {
+  std::uint64_t moves = 0;
   {
     MutexLock lock(mutex_);
     const auto found = cached_.find(directory.id.value);
     if (found != cached_.end() && found->second.has_path) return found->second.path;
+    moves = moves_;
   }
   auto path = workspace_.path_of(directory.file.get());
   if (!path) return path;
   MutexLock lock(mutex_);
   const auto found = cached_.find(directory.id.value);
-  if (found != cached_.end()) {
+  if (found != cached_.end() && moves == moves_) {
     found->second.path = *path;
     found->second.has_path = true;
   }
@@ -89,6 +92,7 @@ Result<RelPath> Directories::path_of(const Directory& directory) const {
 void Directories::paths_changed() {
   MutexLock lock(mutex_);
   for (auto& [id, entry] : cached_) entry.has_path = false;
+  ++moves_;
 }
 
 std::uint64_t Directories::open_count() const {

@@ -57,6 +57,7 @@ class Directories {
   mutable Mutex mutex_;
   mutable std::unordered_map<std::uint64_t, Cached> cached_ GUARDED_BY(mutex_);
   std::list<std::uint64_t> ages_ GUARDED_BY(mutex_);  // most recently used first
+  std::uint64_t moves_ GUARDED_BY(mutex_) = 0;  // how often paths changed: a path from before is not kept
 };
 
 }  // namespace okcvm::fusefs

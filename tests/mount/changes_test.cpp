@@ -432,6 +432,29 @@ TEST_F(ChangesAndRenames, AFileMadeInADirectoryThatMoves) {
       });
 }
 
+// A refusal is told with the path of its directory. The longer that is, the longer it takes to be found out.
+TEST_F(ChangesAndRenames, AFileMadeInADirectoryThatMovedWhileSomethingWasRefusedInIt) {
+  start_with(
+      [](fusefs::MountConfig& config) { config.on_denial = [](std::string_view, const RelPath&, int) {}; });
+  std::string below;
+  for (int i = 0; i < 800; ++i) below += "/d";
+  fs::create_directories(outputs().string() + "/0" + below);
+  const auto directory = open_file(outputs().string() + "/0" + below, O_RDONLY | O_DIRECTORY);
+  std::jthread refused([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) ::symlinkat("/etc/passwd", directory.get(), "link");
+  });
+  int lost = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    for (const int step : {round, round + 1, round})
+      EXPECT_OK(::rename((outputs() / number(step)).c_str(), (outputs() / number(step + 1)).c_str()));
+    save_as_it_is();
+    const auto name = "/new" + std::to_string(round);
+    EXPECT_OK(::mknodat(directory.get(), name.c_str() + 1, S_IFREG | 0644, 0));
+    lost += !to_read().entry_of("outputs/" + number(round + 1) + below + name);
+  }
+  EXPECT_EQ(lost, 0) << "of " << kRounds;
+}
+
 TEST_F(ChangesAndRenames, AFileThatMovesWhileItIsOpened) {
   const auto found = open_file(outputs() / "0" / "file", O_PATH);
   const auto name = [](int round) { return "0/file" + (round ? std::to_string(round) : ""); };
