@@ -180,12 +180,18 @@ bool Operations::is_last_name(std::optional<NodeId> id, const struct stat& statu
          (status.st_nlink == 2 && id && orphans_.keeps(*id));
 }
 
-/// A name stopped standing for an inode that had `status` before.
+/// A name stopped standing for an inode that had `status` before. Of several names, others may have gone at
+/// the same time: then what is left counts.
 Operations::Nameless Operations::name_is_gone(const Directory& directory, const char* name,
                                               const struct stat& status, FileDescriptor held) {
   const InodeKey key{directory.volume, status.st_ino};
   const auto id = nodes_.id_of(key);
-  const bool last = is_last_name(id, status);
+  struct stat now {};
+  bool last = is_last_name(id, status);
+  if (id && !last && ::fstat(held.get(), &now) == 0) {
+    now.st_nlink += 1;  // the name that is gone
+    last = is_last_name(id, now);
+  }
   nodes_.unlinked(key, directory.id, name, last);
   if (!id || !last) return std::nullopt;
   directories_.drop(*id);

@@ -131,6 +131,30 @@ TEST_F(Races, AFileThatIsAllocatedAndTruncated) {
   });
 }
 
+/// Over the control socket: in the kernel, one removal waits for the other.
+TEST_F(Races, TheTwoNamesOfAFileThatAreRemovedAtOnce) {
+  const auto remove = [this](const char* path) {
+    EXPECT_TRUE(session().files().remove({}, value_of(RelPath::parse(path)), false));
+  };
+  int lost = 0;
+  for (int round = 0; round < 1000; ++round) {
+    EXPECT_OK(::mknod(other().c_str(), S_IFREG | 0644, 0));
+    EXPECT_OK(::link(other().c_str(), (here() / "link").c_str()));
+    const auto found = open_file(other(), O_PATH);
+    std::atomic<bool> go{false};
+    std::jthread remover([&] {
+      go = true;
+      remove("outputs/d/link");
+    });
+    while (!go) continue;
+    remove("outputs/d/other");
+    remover.join();
+    struct statx now {};
+    lost += ::statx(found.get(), "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, &now) != 0;
+  }
+  EXPECT_EQ(lost, 0) << "an inode without a name is held as long as it is known";
+}
+
 // With a change of the extended attributes the kernel itself drops no more than the change time.
 TEST_F(Races, WhatAnotherThreadAskedForIsDroppedWhenItChanges) {
   const auto change = [this] { EXPECT_OK(::setxattr(file().c_str(), "user.a", "1", 1, 0)); };
