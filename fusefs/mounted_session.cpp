@@ -241,6 +241,8 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
   // The former daemon may have died after it unmounted and before it could say so.
   if (adopt && !is_still_mounted(config.mount_point))
     return fail_errno(EUCLEAN, "it is not mounted any more");
+  if (adopt && !(*workspace)->finds_inodes_again())
+    return fail_errno(EUCLEAN, "its files are on a file system that cannot find them again (file handles)");
   auto state = SessionState::open(state_file(config, "state"), adopt);
   if (!state) return fail(state.error());
   auto nodes = NodeTable::open(state_file(config, "nodes"), adopt);
@@ -421,6 +423,7 @@ void MountedSession::set_metadata(std::string metadata) {
 MountStatistics MountedSession::statistics() const {
   MountStatistics statistics;
   state_.fill(statistics);
+  statistics.survives_daemon &= workspace_->finds_inodes_again();
   statistics.nodes = nodes_.size();
   statistics.open_directories = const_cast<Operations&>(operations_).directories().open_count();
   statistics.last_used = channel_.last_used();

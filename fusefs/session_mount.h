@@ -66,7 +66,7 @@ struct MountStatistics {
   std::uint64_t open_directories = 0;                 // descriptors in the directory cache
   bool passthrough = false;                           // in use
   std::uint32_t protocol_minor = 0;                   // of the kernel, FUSE 7.x
-  bool survives_daemon = false;                       // the kernel can resend (DESIGN section 7)
+  bool survives_daemon = false;                       // the kernel can resend, inodes are found again
   std::chrono::system_clock::time_point last_used{};  // at a granularity of about a second
 };
 
@@ -79,8 +79,9 @@ class SessionMount {
   static Result<std::unique_ptr<SessionMount>> mount(MountConfig config);
 
   /// Takes over a live mount whose daemon is gone: `device` is its /dev/fuse descriptor and runtime_dir holds
-  /// its state (DESIGN section 7). Calls that were pending complete. `corrupt` if the state is not usable;
-  /// then nothing has been done and the caller detaches the mount and mounts anew.
+  /// its state (DESIGN section 7). Calls that were pending complete. `corrupt` if the state is not usable, as
+  /// where the file system has no file handles; then nothing has been done and the caller detaches the mount
+  /// and mounts anew.
   static Result<std::unique_ptr<SessionMount>> take_over(MountConfig config, FileDescriptor device);
 
   /// Unmounts unless already unmounted or abandoned, and ends the request loop.

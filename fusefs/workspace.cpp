@@ -4,6 +4,7 @@
 #include <linux/openat2.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <cstdio>
@@ -141,6 +142,12 @@ std::shared_ptr<Volume> Workspace::volume(VolumeId id) const {
   MutexLock lock(mutex_);
   const auto found = volumes_.find(id);
   return found == volumes_.end() ? nullptr : found->second;
+}
+
+bool Workspace::finds_inodes_again() const {
+  MutexLock lock(mutex_);
+  return std::all_of(volumes_.begin(), volumes_.end(),
+                     [](const auto& entry) { return entry.second->uses_handles(); });
 }
 
 Result<void> Workspace::load_skill(const Name& name, FileDescriptor directory) {

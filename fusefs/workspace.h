@@ -49,6 +49,8 @@ class Workspace {
   int anchor() const;
 
   std::shared_ptr<Volume> volume(VolumeId id) const EXCLUDES(mutex_);
+  /// Whether the next daemon can open the inodes of every volume that this one knew (Volume::uses_handles).
+  bool finds_inodes_again() const EXCLUDES(mutex_);
 
   struct LoadedSkill {
     Name name;

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -343,6 +344,28 @@ TEST_F(TakeOver, UnusableStateIsRefused) {
     }
   EXPECT_FALSE(daemon().take_over());
   EXPECT_EQ(read(place().workspace() / "outputs/file"), "kept");
+}
+
+/// As on an overlayfs: what the dead daemon held open was all that led to its inodes.
+class TakeOverWithoutHandles : public MountedSession {
+ protected:
+  static void without_handles(fusefs::MountConfig& config) { config.file_handles = false; }
+};
+
+TEST_F(TakeOverWithoutHandles, IsRefusedAndAnotherMountShowsTheFiles) {
+  start_with(without_handles);
+  fs::create_directory(outputs() / "d");
+  write(outputs() / "d/file", "kept");
+  FileDescriptor device(::fcntl(session().driver().device(), F_DUPFD_CLOEXEC, 0));
+  session().driver().abandon();
+  auto config = session().config();
+  without_handles(config);
+  const auto taken = fusefs::SessionMount::take_over(std::move(config), std::move(device));
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().code, Code::kCorrupt);
+  EXPECT_OK(::umount2(mount().c_str(), MNT_DETACH));
+  session().remount(without_handles);
+  EXPECT_EQ(read(outputs() / "d/file"), "kept");
 }
 
 }  // namespace
