@@ -19,12 +19,13 @@ namespace {
 
 /// Files that git and we write before they get their names. Nobody else writes here while we hold the lock.
 void remove_drafts(const std::filesystem::path& repository) {
-  const auto is_draft = [](const std::string& name) {
-    return name.ends_with(".lock") || name.starts_with("tmp_") || name.ends_with(".new");
-  };
   std::error_code error;
-  for (const char* folder : {"", "refs", "objects", "okcvm"}) {
-    const bool deep = std::string_view(folder) == "refs" || std::string_view(folder) == "objects";
+  for (const std::string_view folder : {"", "refs", "objects", "okcvm"}) {
+    const bool is_refs = folder == "refs";  // a tag may be called anything else
+    const auto is_draft = [&](const std::string& name) {
+      return name.ends_with(".lock") || (!is_refs && (name.starts_with("tmp_") || name.ends_with(".new")));
+    };
+    const bool deep = is_refs || folder == "objects";
     std::vector<std::filesystem::path> drafts;
     auto at = std::filesystem::recursive_directory_iterator(repository / folder, error);
     for (; !error && at != std::filesystem::recursive_directory_iterator(); at.increment(error)) {

@@ -273,5 +273,16 @@ TEST_F(CrashTest, ARecoveryLeavesAnotherSessionsFilesAlone) {
   EXPECT_EQ(read(theirs / "report"), "theirs");
 }
 
+TEST_F(CrashTest, ARecoveryLeavesTagsAlone) {
+  if (!have_program("git")) GTEST_SKIP() << "git is not installed";
+  make_zones();
+  const auto one = snapshot("one");
+  git("tag v1.new " + one.id.text());
+  git("tag tmp_2 " + one.id.text());
+  reopen();
+  store();
+  EXPECT_EQ(git("tag"), "tmp_2\nv1.new\n");
+}
+
 }  // namespace
 }  // namespace okcvm::test
