@@ -299,7 +299,8 @@ TEST_F(Changes, TheRecordSurvivesAHandOver) {
   write(outputs() / "old", "x");
   save();
   write(outputs() / "file", "x");
-  if (!session().driver().statistics().survives_daemon) GTEST_SKIP() << "this kernel cannot resend requests";
+  if (!session().driver().statistics().survives_daemon)
+    GTEST_SKIP() << "mounts do not outlive their daemon here";
   session().hand_over();
   const auto seen = to_read();
   EXPECT_TRUE(seen.content_of("outputs/file"));

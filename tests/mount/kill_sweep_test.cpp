@@ -223,7 +223,7 @@ class Sweep : public ::testing::Test {
     if (const auto reason = why_no_mounts(); !reason.empty()) GTEST_SKIP() << reason;
     Watchdog::instance().expect_progress(Watchdog::usual_limit());
     start();
-    if (daemon_->ask("survives") != "yes") GTEST_SKIP() << "this kernel cannot resend requests";
+    if (daemon_->ask("survives") != "yes") GTEST_SKIP() << "mounts do not outlive their daemon here";
   }
   void TearDown() override {
     daemon_.reset();

@@ -28,7 +28,7 @@ class TakeOver : public ::testing::Test {
     place_ = std::make_unique<SessionPlace>();
     daemon_ = std::make_unique<DaemonProcess>(*place_);
     ASSERT_TRUE(daemon_->mount()) << daemon_->why();
-    if (daemon_->ask("survives") != "yes") GTEST_SKIP() << "this kernel cannot resend requests";
+    if (daemon_->ask("survives") != "yes") GTEST_SKIP() << "mounts do not outlive their daemon here";
   }
   void TearDown() override {
     daemon_.reset();
