@@ -4,13 +4,17 @@
 
 #include <csignal>
 #include <fstream>
+#include <future>
 
+#include "tests/support/watchdog.h"
 #include "tests/tools/daemon_fixture.h"
 
 namespace okcvm::test {
 namespace {
 
 using nlohmann::json;
+
+constexpr std::chrono::seconds kPatience{30};
 
 class DaemonSessions : public DaemonFixture {};
 
@@ -263,6 +267,25 @@ TEST_F(DaemonSessions, BindRepositoriesByTheirRemote) {
   EXPECT_EQ(create(request)["workdir"], repository.string());
   with_path["git_url"] = "https://example.org/team/other";
   EXPECT_THAT(create(with_path)["workdir_fallback"]["reason"], ::testing::HasSubstr("remote"));
+}
+
+TEST_F(DaemonSessions, AreBroughtBackWhenTheirWorkdirBecameALinkIntoThem) {
+  const auto workdir = root_ / "projects/w";
+  std::filesystem::create_directories(workdir);
+  start({"--keeper", "--workdir-allow-root", root_ / "projects"});
+  EXPECT_EQ(create({{"id", "s1"}, {"workdir", workdir}})["workdir"], workdir.string());
+  std::filesystem::rename(workdir, root_ / "projects/w2");
+  std::filesystem::create_directory_symlink(mount("s1") / "outputs", workdir);
+  kill_daemon();
+  auto session = std::async(std::launch::async, [&] { return ask("GET", "/v1/sessions/s1").json(); });
+  const bool is_back = session.wait_for(kPatience) == std::future_status::ready;
+  EXPECT_TRUE(is_back);
+  if (!is_back) end_mounts_below(root_);
+  const auto found = session.get();
+  EXPECT_EQ(found["state"], "mounted");
+  EXPECT_EQ(found["workdir"], nullptr);
+  EXPECT_EQ(found["workdir_fallback"]["requested"], workdir.string());
+  EXPECT_THAT(found["workdir_fallback"]["reason"], ::testing::HasSubstr("link"));
 }
 
 TEST_F(DaemonSessions, OfOneStateDirectoryHaveOneDaemon) {

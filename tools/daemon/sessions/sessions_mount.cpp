@@ -82,7 +82,7 @@ Result<fusefs::MountConfig> Sessions::mount_config(const Session& session, Sessi
       log_warning("session {}: skill {} is not in the registry any more", record.id.text(), skill);
   }
   if (record.workdir) {
-    auto opened = workdirs_.open(*record.workdir, record.owner_uid, record.owner_gid);
+    auto opened = workdirs_.reopen(*record.workdir, record.owner_uid, record.owner_gid);
     if (opened) {
       config.workdir = std::move(opened->directory);
     } else {

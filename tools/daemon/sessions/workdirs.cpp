@@ -1,46 +1,20 @@
 #include "tools/daemon/sessions/workdirs.h"
 
 #include <fcntl.h>
-#include <grp.h>
-#include <sys/fsuid.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <thread>
 
 #include "policy/workdir_rule.h"
+#include "tools/daemon/sessions/owner_files.h"
 #include "tools/daemon/sessions/peer.h"
 
 namespace okcvm::daemon {
 namespace {
-
-/// Opens a directory as the kernel would let the owner. A thread of its own takes the owner's identity for
-/// file access and ends with it, so no other work can run under it (setfsuid(2) and the raw setgroups(2) are
-/// per thread).
-Result<FileDescriptor> open_as(const std::string& path, uid_t uid, gid_t gid,
-                               const std::vector<gid_t>& groups) {
-  int descriptor = -1;
-  int error = 0;
-  std::thread([&]() noexcept {
-    if (uid != 0) {
-      ::syscall(SYS_setgroups, groups.size(), groups.data());
-      ::setfsgid(gid);
-      ::setfsuid(uid);
-      if (static_cast<uid_t>(::setfsuid(static_cast<uid_t>(-1))) != uid) {
-        error = EPERM;
-        return;
-      }
-    }
-    descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0) error = errno;
-  }).join();
-  if (descriptor < 0) return fail_errno(error, "the workdir cannot be opened by the session's owner");
-  return FileDescriptor(descriptor);
-}
 
 bool may_write(const struct stat& status, uid_t uid, gid_t gid, const std::vector<gid_t>& groups) {
   if (uid == 0) return true;
@@ -79,6 +53,19 @@ Workdirs::Workdirs(const std::vector<std::string>& allowed_roots,
 
 Result<Workdirs::Opened> Workdirs::open(const std::string& requested, uid_t owner_uid,
                                         gid_t owner_gid) const {
+  return open_resolving(requested, owner_uid, owner_gid, 0);
+}
+
+Result<Workdirs::Opened> Workdirs::reopen(const std::string& real_path, uid_t owner_uid,
+                                          gid_t owner_gid) const {
+  auto opened = open_resolving(real_path, owner_uid, owner_gid, RESOLVE_NO_SYMLINKS);
+  if (!opened && opened.error().errno_value == ELOOP)
+    return fail(Code::kForbidden, "the workdir's path has a link in it now: bind it anew");
+  return opened;
+}
+
+Result<Workdirs::Opened> Workdirs::open_resolving(const std::string& requested, uid_t owner_uid,
+                                                  gid_t owner_gid, std::uint64_t resolve) const {
   if (requested.find('\0') != requested.npos)
     return fail(Code::kInvalidRequest, "a workdir may not contain a NUL byte");
   const auto user = host_user(owner_uid);
@@ -91,8 +78,10 @@ Result<Workdirs::Opened> Workdirs::open(const std::string& requested, uid_t owne
   if (allowed_roots_.empty()) return fail(check_workdir(path, {}).error());
 
   const auto groups = user ? user->groups : std::vector<gid_t>();
-  auto directory = open_as(path, owner_uid, owner_gid, groups);
-  if (!directory) return fail(directory.error());
+  auto directory = as_owner({owner_uid, owner_gid, groups},
+                            [&] { return open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, resolve); });
+  if (!directory)
+    return fail_errno(directory.error().errno_value, "the workdir cannot be opened by the session's owner");
   // The rules are held against what was opened, so that nothing can be swapped in between.
   auto real = real_path_of(*directory);
   if (!real) return fail(real.error());

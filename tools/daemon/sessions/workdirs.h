@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -28,8 +29,14 @@ class Workdirs final {
   };
   /// `forbidden`, `not_found` or `invalid_request`, with a reason fit for the user.
   Result<Opened> open(const std::string& requested, uid_t owner_uid, gid_t owner_gid) const;
+  /// Opens again what open() found to be real, and follows no link any more: it could lead into a mount that
+  /// is not served yet, and the open would wait for ever.
+  Result<Opened> reopen(const std::string& real_path, uid_t owner_uid, gid_t owner_gid) const;
 
  private:
+  Result<Opened> open_resolving(const std::string& requested, uid_t owner_uid, gid_t owner_gid,
+                                std::uint64_t resolve) const;
+
   std::vector<std::string> allowed_roots_;
   std::vector<std::string> own_trees_;
   std::string mount_prefix_;  // of every session's mount point

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <string>
+
+#include "fusefs/files.h"
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+
+namespace okcvm::daemon {
+
+/// Gives the calling thread, and no other, the user's identity for file access (setfsuid(2) and the raw
+/// setgroups(2) are per thread). There is no way back.
+Result<void> become_for_files(const fusefs::Caller& user);
+
+/// Runs `work`, which answers a Result, as the kernel would let the user reach files: on a thread of its own
+/// that ends with it, so that nothing else can run under that identity.
+template <typename Work>
+auto as_owner(const fusefs::Caller& user, Work work) {
+  const auto run = [&]() -> decltype(work()) {
+    if (auto become = become_for_files(user); !become) return fail(become.error());
+    return work();
+  };
+  return std::async(std::launch::async, run).get();
+}
+
+/// openat2(2), with O_CLOEXEC and never through the links of /proc, which pass by the rights to a file's
+/// parents.
+Result<FileDescriptor> open_at(int directory, const std::string& path, int flags, std::uint64_t resolve = 0);
+
+}  // namespace okcvm::daemon
