@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "policy/git_config.h"
 #include "policy/prompt_paths.h"
 #include "policy/rel_path.h"
 #include "policy/session_id.h"
@@ -121,6 +122,17 @@ void fuzz_workdirs(const std::string& text) {
   FUZZ_EXPECT(normal_git_url("https://" + url) == url || url != normal_git_url(url));
 }
 
+void fuzz_git_config(const std::string& text) {
+  if (const auto url = remote_url_in(text)) FUZZ_EXPECT(!url->empty());
+  if (text.empty()) return;
+  std::string config = "[remote \"origin\"]\nurl = \"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') config += '\\';
+    config += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  FUZZ_EXPECT(remote_url_in(config + "\"") == text);
+}
+
 void fuzz_prompts(const std::string& text) {
   const auto adapted = adapt_prompt(text, kMountPoint);
   FUZZ_EXPECT((adapted.replaced == 0) == (adapted.text == text));
@@ -136,6 +148,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz_paths(text);
   fuzz_links(text, depth);
   fuzz_workdirs(text);
+  fuzz_git_config(text);
   fuzz_prompts(text);
   return 0;
 }

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -267,6 +268,26 @@ TEST_F(DaemonSessions, BindRepositoriesByTheirRemote) {
   EXPECT_EQ(create(request)["workdir"], repository.string());
   with_path["git_url"] = "https://example.org/team/other";
   EXPECT_THAT(create(with_path)["workdir_fallback"]["reason"], ::testing::HasSubstr("remote"));
+}
+
+TEST_F(DaemonSessions, DoNotWaitForARepositoryThatIsAFifo) {
+  const auto config = root_ / "projects/r/.git/config";
+  for (const char* folder : {"objects", "refs"})
+    std::filesystem::create_directories(config.parent_path() / folder);
+  write(config.parent_path() / "HEAD", "ref: refs/heads/main\n");
+  ASSERT_EQ(::mkfifo(config.c_str(), 0666), 0);
+  start({"--workdir-allow-root", root_ / "projects"});
+  const json request{{"workdir", root_ / "projects/r"},
+                     {"workdir_policy", "repo-bound"},
+                     {"git_url", "https://example.org/r"}};
+  auto session = std::async(std::launch::async, [&] { return create(request); });
+  const bool is_answered = session.wait_for(kPatience) == std::future_status::ready;
+  EXPECT_TRUE(is_answered);
+  if (!is_answered) {
+    const FileDescriptor writer(::open(config.c_str(), O_RDWR | O_CLOEXEC));
+    std::filesystem::remove(config);
+  }
+  EXPECT_EQ(session.get()["workdir_policy"], "managed");
 }
 
 TEST_F(DaemonSessions, AreBroughtBackWhenTheirWorkdirBecameALinkIntoThem) {

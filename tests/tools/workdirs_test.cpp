@@ -8,12 +8,17 @@
 #include <cstdlib>
 
 #include "tests/support/expect.h"
+#include "tests/support/file_io.h"
 #include "tests/support/process.h"
+#include "tools/daemon/sessions/git_remote.h"
 
 namespace okcvm::test {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kConfig = "[remote \"origin\"]\n\turl = git@example.org:team/r.git\n";
+constexpr const char* kUrl = "git@example.org:team/r.git";
 
 /// Directories of Alice's, in a root that is allowed.
 class WorkdirsTest : public ::testing::Test {
@@ -37,6 +42,10 @@ class WorkdirsTest : public ::testing::Test {
     fs::create_directory(place(name));
     return give(name);
   }
+  fs::path put(const std::string& name, std::string_view text) const {
+    write(place(name), std::string(text));
+    return give(name);
+  }
   fs::path give(const std::string& name) const {
     EXPECT_OK(::lchown(place(name).c_str(), kAlice.uid, kAlice.gid));
     return place(name);
@@ -46,6 +55,11 @@ class WorkdirsTest : public ::testing::Test {
   }
   auto open(const fs::path& path) const { return workdirs().open(path, kAlice.uid, kAlice.gid); }
   auto reopen(const fs::path& path) const { return workdirs().reopen(path, kAlice.uid, kAlice.gid); }
+  /// The remote of what is at projects/a/w, as Alice may read it.
+  Result<std::string> remote() const {
+    const FileDescriptor workdir(::open(place("projects/a/w").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return daemon::remote_url(workdir, {kAlice.uid, kAlice.gid, {}});
+  }
 
   fs::path root_;
 };
@@ -83,6 +97,74 @@ TEST_F(WorkdirsTest, AreNotReachedThroughDescriptorsOfTheDaemon) {
   const auto opened = open("/proc/self/fd/" + std::to_string(held.get()));
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().errno_value, ELOOP);
+}
+
+TEST_F(WorkdirsTest, TellTheRemoteOfARepository) {
+  EXPECT_EQ(remote().error().code, Code::kNotFound);
+  make("projects/a/w/.git");
+  put("projects/a/w/.git/config", kConfig);
+  EXPECT_EQ(remote(), kUrl);
+  put("projects/a/w/.git/config", "[core]\n");
+  EXPECT_EQ(remote().error().code, Code::kNotFound);
+}
+
+TEST_F(WorkdirsTest, TellTheRemoteOfWorkingTreesSubmodulesAndBareRepositories) {
+  put("projects/a/w/config", kConfig);
+  EXPECT_EQ(remote(), kUrl) << "bare";
+  fs::remove(place("projects/a/w/config"));
+
+  make("projects/a/r");
+  put("projects/a/r/config", kConfig);
+  put("projects/a/w/.git", "gitdir: ../r\n");
+  EXPECT_EQ(remote(), kUrl) << "a submodule";
+
+  make("projects/a/r/worktrees");
+  make("projects/a/r/worktrees/w");
+  put("projects/a/r/worktrees/w/commondir", "../..\n");
+  put("projects/a/w/.git", "gitdir: " + place("projects/a/r/worktrees/w").string() + "\n");
+  EXPECT_EQ(remote(), kUrl) << "a linked working tree";
+}
+
+TEST_F(WorkdirsTest, TellNothingThatTheOwnerMayNotRead) {
+  fs::create_directory(place("private"));
+  write(place("private/config"), std::string(kConfig));
+  put("projects/a/w/.git", "gitdir: " + place("private").string() + "\n");
+  EXPECT_EQ(remote(), kUrl) << "as long as everybody may read it";
+  ASSERT_OK(::chmod(place("private").c_str(), 0700));
+  EXPECT_EQ(remote().error().code, Code::kForbidden);
+  ASSERT_OK(::chmod(place("private").c_str(), 0755));
+  ASSERT_OK(::chmod(place("private/config").c_str(), 0600));
+  EXPECT_EQ(remote().error().code, Code::kForbidden);
+}
+
+TEST_F(WorkdirsTest, DoNotFollowAnInclude) {
+  put("projects/a/included", kConfig);
+  make("projects/a/w/.git");
+  put("projects/a/w/.git/config", "[include]\n\tpath = " + place("projects/a/included").string() + "\n");
+  EXPECT_EQ(remote().error().code, Code::kNotFound);
+}
+
+TEST_F(WorkdirsTest, ReadNothingThatIsNoSmallFile) {
+  const auto config = make("projects/a/w/.git") / "config";
+  const auto is_refused = [&] {
+    const auto told = remote();
+    fs::remove(config);
+    return !told.has_value();
+  };
+  ASSERT_OK(::mkfifo(config.c_str(), 0666));
+  EXPECT_TRUE(is_refused()) << "a FIFO would wait for a writer";
+  fs::create_symlink("/dev/zero", config);
+  EXPECT_TRUE(is_refused()) << "a device has no end";
+  fs::create_directory(config);
+  EXPECT_TRUE(is_refused());
+  fs::create_symlink("config", config);
+  EXPECT_TRUE(is_refused());
+  put("projects/a/w/.git/config", kConfig);
+  ASSERT_OK(::truncate(config.c_str(), off_t{1} << 40));
+  EXPECT_TRUE(is_refused()) << "that would not fit into memory";
+  fs::remove(config.parent_path());
+  ASSERT_OK(::mkfifo(config.parent_path().c_str(), 0666));
+  EXPECT_FALSE(remote());
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <iostream>
 
 #include "fusefs/session_mount.h"
-#include "snapshots/remote.h"
 #include "snapshots/store.h"
 #include "tools/daemon/host/daemon.h"
 #include "tools/daemon/host/keeper.h"
@@ -18,7 +17,6 @@ okcvm::daemon::Backends real_backends() {
   backends.detach_stale = okcvm::fusefs::detach_stale_mounts;
   backends.forget_mount = okcvm::fusefs::forget_mount;
   backends.open_store = okcvm::snapshots::Store::open;
-  backends.remote_url = okcvm::snapshots::remote_url;
   return backends;
 }
 

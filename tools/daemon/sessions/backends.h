@@ -25,9 +25,6 @@ struct Backends {
   /// Removes what a dead daemon left of a mount in a run-time directory.
   std::function<void(const std::filesystem::path&, const SessionId&)> forget_mount;
   std::function<Result<std::unique_ptr<snapshots::Store>>(snapshots::StoreConfig)> open_store;
-  /// The address of the remote that a repository's current branch follows, else of "origin". `not_found`
-  /// without one.
-  std::function<Result<std::string>(const std::filesystem::path&)> remote_url;
 
   /// Whoever keeps a mount's descriptor across daemons; both may be called for any session at any time.
   std::function<void(const SessionId&, int device)> keep_device;

@@ -27,6 +27,11 @@ std::optional<HostUser> host_user(uid_t uid) {
   return user;
 }
 
+fusefs::Caller host_caller(uid_t uid, gid_t gid) {
+  auto user = host_user(uid);
+  return {uid, gid, user ? std::move(user->groups) : std::vector<gid_t>()};
+}
+
 std::optional<std::string> host_user_name(uid_t uid) {
   std::array<char, 16384> space{};
   passwd entry{};

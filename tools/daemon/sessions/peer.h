@@ -31,7 +31,9 @@ struct HostUser {
   std::vector<gid_t> groups;  // with gid
 };
 std::optional<HostUser> host_user(uid_t uid);
-/// Its name alone, which costs far less.
+/// Such a user and his groups, as the kernel tells callers apart.
+fusefs::Caller host_caller(uid_t uid, gid_t gid);
+/// A user's name alone, which costs far less.
 std::optional<std::string> host_user_name(uid_t uid);
 
 }  // namespace okcvm::daemon

@@ -1,5 +1,6 @@
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/host/log.h"
+#include "tools/daemon/sessions/git_remote.h"
 #include "tools/daemon/sessions/sessions.h"
 
 namespace okcvm::daemon {
@@ -27,7 +28,7 @@ Result<Workdirs::Opened> Sessions::find_workdir(const SessionRecord& record, con
   if (!path) return fail(Code::kInvalidRequest, "this policy needs workdir");
   auto opened = workdirs_.open(*path, record.owner_uid, record.owner_gid);
   if (!opened || !is_repo_bound) return opened;
-  auto remote = backends_.remote_url(opened->path);
+  auto remote = remote_url(opened->directory, host_caller(record.owner_uid, record.owner_gid));
   if (!remote) return fail(remote.error().code, "the workdir is no repository with a remote");
   if (normal_git_url(*remote) != normal_git_url(*request.git_url))
     return fail(Code::kForbidden, "the workdir's repository has another remote than git_url");
