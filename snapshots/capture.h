@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "policy/error.h"
@@ -42,8 +43,12 @@ class Capture final {
 
  private:
   struct LinkedInode {
-    std::vector<std::string> paths;  // captured, the first of them the model for the others
+    std::vector<std::string> paths;         // captured, the first of them the model for the others
+    std::unordered_set<std::string> known;  // the same, while others are looked for
     std::uint64_t links = 0;
+    void add(const std::string& path) {
+      if (known.insert(path).second) paths.push_back(path);
+    }
   };
 
   Result<void> zones();

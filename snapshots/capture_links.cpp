@@ -3,7 +3,7 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
-#include <algorithm>
+#include <set>
 
 #include "policy/zones.h"
 #include "snapshots/capture.h"
@@ -18,15 +18,17 @@ Result<void> Capture::join_links() {
   const auto former = tree_.links().groups();
   bool incomplete = false;
   for (auto& [number, inode] : linked_) {
+    inode.known.insert(inode.paths.begin(), inode.paths.end());
     const auto captured = inode.paths;
+    std::set<std::uint32_t> groups;
     for (const auto& path : captured) {
       const auto group = tree_.links().find(path);
-      if (!group) continue;
+      if (!group || !groups.insert(*group).second) continue;
       for (const auto& other : former.at(*group)) {
-        if (std::find(inode.paths.begin(), inode.paths.end(), other) != inode.paths.end()) continue;
+        if (inode.known.count(other)) continue;
         auto status = disk_->stat(other);
         if (!status) return fail(status.error());
-        if (*status && (*status)->st_ino == number) inode.paths.push_back(other);
+        if (*status && (*status)->st_ino == number) inode.add(other);
       }
     }
     incomplete = incomplete || inode.paths.size() < inode.links;
@@ -70,8 +72,7 @@ Result<void> Capture::walk_for_links(const std::string& path, std::map<std::uint
     if (row.type == DT_DIR) continue;
     const auto inode = wanted.find(row.inode);
     if (inode == wanted.end()) continue;
-    auto& paths = inode->second.paths;
-    if (std::find(paths.begin(), paths.end(), child) == paths.end()) paths.push_back(child);
+    inode->second.add(child);
   }
   return {};
 }

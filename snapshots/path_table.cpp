@@ -1,6 +1,5 @@
 #include "snapshots/path_table.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include "policy/rel_path.h"
@@ -53,21 +52,6 @@ std::map<std::uint32_t, std::vector<std::string>> PathTable::groups() const {
   return found;
 }
 
-std::vector<std::string> PathTable::group_of(std::string_view path) const {
-  std::vector<std::string> found;
-  const auto number = find(path);
-  if (!number) return found;
-  for (const auto& [other, other_number] : numbers_)
-    if (other_number == *number) found.push_back(other);
-  return found;
-}
-
-std::uint32_t PathTable::unused_number() const {
-  std::uint32_t highest = 0;
-  for (const auto& entry : numbers_) highest = std::max(highest, entry.second);
-  return highest + 1;
-}
-
 void PathTable::normalize() {
   std::map<std::uint32_t, std::uint32_t> sizes;
   for (const auto& entry : numbers_) ++sizes[entry.second];
@@ -76,6 +60,7 @@ void PathTable::normalize() {
   for (auto& entry : numbers_)
     entry.second =
         renumbered.try_emplace(entry.second, static_cast<std::uint32_t>(renumbered.size()) + 1).first->second;
+  highest_ = static_cast<std::uint32_t>(renumbered.size());
 }
 
 std::string PathTable::format() const {
@@ -98,7 +83,7 @@ Result<PathTable> PathTable::parse(std::string_view text) {
     if (error != std::errc() || used >= line.size() || line[used] != ' ') return damaged();
     std::string path = from_line(line.substr(used + 1));
     if (!RelPath::parse(path)) return damaged();
-    table.numbers_.insert_or_assign(std::move(path), number);
+    table.set(std::move(path), number);
     text.remove_prefix(end + 1);
   }
   return table;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -19,7 +20,10 @@ class PathTable final {
   const std::map<std::string, std::uint32_t, std::less<>>& numbers() const { return numbers_; }
 
   std::optional<std::uint32_t> find(std::string_view path) const;
-  void set(std::string path, std::uint32_t number) { numbers_.insert_or_assign(std::move(path), number); }
+  void set(std::string path, std::uint32_t number) {
+    numbers_.insert_or_assign(std::move(path), number);
+    highest_ = std::max(highest_, number);
+  }
   void remove(std::string_view path);
   /// The path itself and all below it.
   void remove_tree(std::string_view path);
@@ -29,9 +33,7 @@ class PathTable final {
 
   /// Paths by number. Members of a group come in order.
   std::map<std::uint32_t, std::vector<std::string>> groups() const;
-  /// The other members of a path's group, and itself; empty if it has none.
-  std::vector<std::string> group_of(std::string_view path) const;
-  std::uint32_t unused_number() const;
+  std::uint32_t unused_number() const { return highest_ + 1; }
   /// Numbers groups of hard links from 1 by their first member, and drops those of one member only.
   void normalize();
 
@@ -41,6 +43,7 @@ class PathTable final {
 
  private:
   std::map<std::string, std::uint32_t, std::less<>> numbers_;
+  std::uint32_t highest_ = 0;  // that there ever was
 };
 
 }  // namespace okcvm::snapshots
