@@ -11,26 +11,32 @@ std::string below(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + '/' + name;
 }
 
-/// Hard links as sets of paths, so that groups of two trees can be compared.
-class LinkSets {
+/// Whether a path has the same other names in both trees. Numbers of groups are those of one tree only.
+class LinkComparer {
  public:
-  explicit LinkSets(const PathTable& table) : table_(table), groups_(table.groups()) {}
+  LinkComparer(const PathTable& before, const PathTable& after)
+      : before_(before), after_(after), groups_before_(before.groups()), groups_after_(after.groups()) {}
 
-  const std::vector<std::string>& of(const std::string& path) const {
-    static const std::vector<std::string> kNone;
-    const auto number = table_.find(path);
-    return number ? groups_.at(*number) : kNone;
+  bool differs(const std::string& path) {
+    const auto before = before_.find(path), after = after_.find(path);
+    if (!before || !after) return before || after;
+    const auto [known, is_new] = differs_.try_emplace({*before, *after});
+    if (is_new) known->second = groups_before_.at(*before) != groups_after_.at(*after);
+    return known->second;
   }
 
  private:
-  const PathTable& table_;
-  std::map<std::uint32_t, std::vector<std::string>> groups_;
+  using Groups = std::map<std::uint32_t, std::vector<std::string>>;
+  const PathTable& before_;
+  const PathTable& after_;
+  Groups groups_before_, groups_after_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, bool> differs_;
 };
 
 class Comparer {
  public:
   Comparer(Tree& before, Tree& after)
-      : before_(before), after_(after), links_before_(before.links()), links_after_(after.links()) {}
+      : before_(before), after_(after), links_(before.links(), after.links()) {}
 
   Result<void> nodes(const std::string& path, Node* before, Node* after, bool top) {
     if (!before && !after) return {};
@@ -38,7 +44,7 @@ class Comparer {
       return directories(path, *before, *after);
     Delta delta{path, before, after, top, before && after, false, false};
     if (before && after && before->type == after->type) {
-      delta.content = before->content != after->content || links_before_.of(path) != links_after_.of(path);
+      delta.content = before->content != after->content || links_.differs(path);
       if (!delta.content && before->attributes == after->attributes) return {};
     }
     for (auto [tree, node] : {std::pair(&before_, before), std::pair(&after_, after)})
@@ -59,8 +65,7 @@ class Comparer {
     std::set<std::string> paths;
     for (const PathTable* table : {&before_.links(), &after_.links()})
       for (const auto& entry : table->numbers())
-        if (is_in_scope(scope, entry.first) && links_before_.of(entry.first) != links_after_.of(entry.first))
-          paths.insert(entry.first);
+        if (is_in_scope(scope, entry.first) && links_.differs(entry.first)) paths.insert(entry.first);
     for (const auto& delta : deltas_) paths.erase(delta.path);
     for (const auto& path : paths) {
       const auto parsed = RelPath::parse(path);
@@ -112,7 +117,7 @@ class Comparer {
 
   Tree& before_;
   Tree& after_;
-  LinkSets links_before_, links_after_;
+  LinkComparer links_;
   std::vector<Delta> deltas_;
 };
 
