@@ -1,5 +1,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "tests/tools/daemon_fixture.h"
 
@@ -130,6 +132,24 @@ TEST_F(DaemonFiles, LeaveNothingWhenTheDaemonIsKilled) {
   for (const auto& entry : std::filesystem::directory_iterator(root_ / "state/workspaces/s2"))
     EXPECT_EQ(entry.path().filename(), "outputs");
   start({"--workdir-allow-root", projects});
+}
+
+TEST_F(DaemonFiles, GoWithTheirSessionHoweverDeepTheyAre) {
+  constexpr int kDepth = 1'000;
+  const rlimit few{256, 256};
+  ASSERT_EQ(::prlimit(serving_pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+  std::filesystem::create_directory(mount("s1") / "outputs/d");
+  FileDescriptor at(::open((mount("s1") / "outputs/d").c_str(), O_RDONLY | O_DIRECTORY));
+  for (int i = 1; i < kDepth; ++i) {
+    ASSERT_EQ(::mkdirat(at.get(), "d", 0755), 0);
+    at = FileDescriptor(::openat(at.get(), "d", O_RDONLY | O_DIRECTORY));
+  }
+  at.reset();
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/info").json()["directories"], kDepth);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/unmount").status, 200);
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/info").json()["directories"], kDepth);
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1").status, 200);
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "state/discarded"));
 }
 
 TEST_F(DaemonFiles, ArriveAsUploads) {

@@ -7,6 +7,7 @@
 
 #include "fusefs/session_mount.h"
 #include "policy/fault.h"
+#include "policy/trees.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/sessions/sessions.h"
@@ -23,16 +24,14 @@ fusefs::WorkspaceInfo count_tree(const std::filesystem::path& workspace) {
   info.materialized = true;
   for (const auto& rule : kZoneRules) {
     if (!rule.snapshotted) continue;
-    std::error_code error;
-    const auto skip = std::filesystem::directory_options::skip_permission_denied;
-    std::filesystem::recursive_directory_iterator entry(workspace / rule.name, skip, error);
-    for (; !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
-      if (::lstat(entry->path().c_str(), &status) != 0) continue;
-      ++(S_ISDIR(status.st_mode) ? info.directories : info.files);
-      if (S_ISREG(status.st_mode)) info.bytes += static_cast<std::uint64_t>(status.st_size);
-      if (to_milliseconds(status.st_mtim) > to_milliseconds(info.last_modified))
-        info.last_modified = status.st_mtim;
-    }
+    FileDescriptor zone(::open((workspace / rule.name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!zone) continue;  // not written yet
+    [[maybe_unused]] auto counted = visit_tree(std::move(zone), [&info](const struct stat& entry) {
+      ++(S_ISDIR(entry.st_mode) ? info.directories : info.files);
+      if (S_ISREG(entry.st_mode)) info.bytes += static_cast<std::uint64_t>(entry.st_size);
+      if (to_milliseconds(entry.st_mtim) > to_milliseconds(info.last_modified))
+        info.last_modified = entry.st_mtim;
+    });
   }
   return info;
 }
@@ -252,11 +251,9 @@ Result<void> Sessions::discard(const Session& session) {
     if (!folder || ::fsync(folder.get()) != 0)
       return fail_errno(errno, "a deleted session's files cannot be put away for good");
     fault_point("session.discarded");
-    std::error_code error;
-    std::filesystem::remove_all(away, error);
-    if (error)
+    if (auto removed = remove_tree(AT_FDCWD, away.c_str()); !removed)
       log_warning("{} cannot be removed now and will be at the next start: {}", away.string(),
-                  error.message());
+                  removed.error().message);
   }
   return {};
 }

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <thread>
 
 #include "fusefs/session_mount.h"
+#include "policy/trees.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/sessions/sessions.h"
@@ -88,7 +90,7 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
   for (const auto& reason : loaded->unreadable) log_error("registry: {}; the row is left out", reason);
   std::error_code ignored;
   for (const auto& left : std::filesystem::directory_iterator(config_.state_dir / "discarded", ignored))
-    std::filesystem::remove_all(left.path(), ignored);
+    [[maybe_unused]] auto removed = remove_tree(AT_FDCWD, left.path().c_str());
 
   std::set<std::string, std::less<>> known;
   for (const auto& record : loaded->sessions) known.insert(record.id.text());
