@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "policy/fault.h"
+
 namespace okcvm {
 namespace {
 
@@ -117,6 +119,7 @@ Result<void> remove_tree(int directory, const char* name) {
   if (!top) return fail(top.error());
   levels.push_back(std::move(*top));
   for (;;) {
+    fault_point("tree.remove");
     const int at = levels.back().directory.get();
     if (levels.back().left.empty()) {
       const std::string emptied = std::move(levels.back().name);

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "policy/fault.h"
+#include "policy/trees.h"
 #include "snapshots/compressor.h"
 #include "snapshots/io.h"
 

@@ -1,6 +1,5 @@
 #include "snapshots/io.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -82,30 +81,6 @@ Result<void> replace_file(int directory, const char* name, std::string_view byte
 bool is_there(const std::filesystem::path& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0;
-}
-
-Result<void> remove_tree(int directory, const char* name) {
-  fault_point("io.remove");
-  if (::unlinkat(directory, name, 0) == 0 || errno == ENOENT) return {};
-  if (errno != EISDIR && errno != EPERM) return fail_errno(errno, "a leftover cannot be removed");
-  const int fd = ::openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0) return fail_errno(errno, "a leftover cannot be removed");
-  DIR* stream = ::fdopendir(fd);
-  if (!stream) {
-    ::close(fd);
-    return fail_errno(ENOMEM, "a leftover cannot be removed");
-  }
-  Result<void> result;
-  while (const dirent* entry = ::readdir(stream)) {
-    const std::string_view child = entry->d_name;
-    if (child == "." || child == "..") continue;
-    if (result = remove_tree(fd, entry->d_name); !result) break;
-  }
-  ::closedir(stream);
-  if (!result) return result;
-  if (::unlinkat(directory, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
-    return fail_errno(errno, "a leftover cannot be removed");
-  return {};
 }
 
 }  // namespace okcvm::snapshots

@@ -24,8 +24,5 @@ Result<std::string> read_file(int directory, const char* name);
 Result<void> replace_file(int directory, const char* name, std::string_view bytes, bool durable);
 /// Whether something has this host path; a link itself counts.
 bool is_there(const std::filesystem::path& path);
-/// Removes everything below `directory`/`name`, and itself. Absent is done. Links are removed, never
-/// followed.
-Result<void> remove_tree(int directory, const char* name);
 
 }  // namespace okcvm::snapshots

@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 
 #include "policy/fault.h"
-#include "snapshots/io.h"
+#include "policy/trees.h"
 #include "snapshots/staging.h"
 
 namespace okcvm::snapshots {

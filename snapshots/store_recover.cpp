@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "policy/fault.h"
+#include "policy/trees.h"
 #include "snapshots/capture.h"
 #include "snapshots/git_store.h"
 #include "snapshots/io.h"
