@@ -201,7 +201,10 @@ void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino
                  return fs.rename(asker(request), node(parent), name, source, node(new_parent), new_name,
                                   flags);
                }),
-         reply_removed(request));
+         [=](const Operations::Renamed& renamed) {
+           dispatcher_of(request).operations.drop_texts(renamed.links);
+           reply_removed(request)(renamed.replaced);
+         });
 }
 
 // -- Attributes

@@ -75,9 +75,11 @@ class Invalidator {
   virtual void expire(NodeId parent, const std::string& name) = 0;
   /// Attributes, and all pages: data, listing or link text.
   virtual void inode(NodeId id) = 0;
-  /// The same, done when it returns. Only for symbolic links: no request holds a lock that this waits for.
+  /// The same of a symbolic link, done when it returns: that waits for the answers to READLINKs under way.
+  /// Must not be called while holding back requests.
   virtual void link_now(NodeId id) = 0;
-  /// Attributes alone, done when it returns: that waits for nothing.
+  /// Attributes alone, done when it returns: that waits for nothing, as long as the request that it is about
+  /// keeps the inode in use, or it is a directory.
   virtual void attributes_now(NodeId id) = 0;
   /// Waits until everything asked for before is done. Must not be called while holding back requests.
   virtual void drain() = 0;
@@ -130,11 +132,17 @@ class Operations {
   using Nameless = std::optional<NodeId>;
   Result<Nameless> unlink(const Request& request, NodeId parent, const char* name);
   Result<void> remove_directory(const Request& request, NodeId parent, const char* name);
+  struct Renamed {
+    Nameless replaced;
+    std::vector<NodeId> links;  // the kernel must ask again for their texts
+  };
   /// `source` is what status_at() answered for the name; its inode number was noted as the fact of the
   /// request.
-  Result<Nameless> rename(const Request& request, NodeId parent, const char* name,
-                          const Result<struct stat>& source, NodeId new_parent, const char* new_name,
-                          unsigned flags);
+  Result<Renamed> rename(const Request& request, NodeId parent, const char* name,
+                         const Result<struct stat>& source, NodeId new_parent, const char* new_name,
+                         unsigned flags);
+  /// To be called before the kernel has its answer, once nothing is held back.
+  void drop_texts(const std::vector<NodeId>& links);
   void let_go(Nameless inode);
   Result<struct stat> status_at(NodeId parent, const char* name);
   /// Puts a finished file, made by the control socket elsewhere in the same file system, under a name.
@@ -240,16 +248,21 @@ class Operations {
   void make_room(NodeId id, VolumeId volume);
   /// What was kept of an inode without a name is not needed any more.
   void not_held(NodeId id);
-  Result<Nameless> move(const Directory& from, const char* name, const struct stat& source,
-                        const Directory& to, const char* new_name, unsigned flags);
-  /// What is known of an inode, and of the one it changed places with, goes with its name.
-  void name_moved(const Directory& from, const char* name, const Directory& to, const char* new_name,
-                  const struct stat& source, const struct stat* exchanged);
+  Result<Renamed> move(const Directory& from, const char* name, const struct stat& source,
+                       const Directory& to, const char* new_name, unsigned flags);
+  /// What is known of an inode, and of the one it changed places with, goes with its name. Answers
+  /// Renamed::links.
+  std::vector<NodeId> name_moved(const Directory& from, const char* name, const Directory& to,
+                                 const char* new_name, const struct stat& source,
+                                 const struct stat* exchanged);
   /// A daemon that died had taken this name away from whatever it stood for but `but_inode`: what is known of
   /// that inode is brought up to date.
   void name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode = 0);
   bool is_last_name(std::optional<NodeId> id, const struct stat& status) const;
-  void recheck_links(const Node& moved, std::optional<std::size_t> former_depth);
+  /// The kernel keeps link texts. Where a link, or a directory with links in it, has come nearer to the root,
+  /// a text that stayed inside may now lead out: adds those links.
+  void add_links_to_recheck(const Node& moved, std::optional<std::size_t> former_depth,
+                            std::vector<NodeId>& links);
   /// Whether a link with this text may stand in a directory of this depth (NodeTable::depth). Without one it
   /// is judged as if it stood right in the zone: so is a link with several names, which may come to stand
   /// anywhere while the kernel keeps one text for all of them.

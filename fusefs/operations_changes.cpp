@@ -284,9 +284,9 @@ Result<struct stat> Operations::status_at(NodeId parent, const char* name) {
   return status;
 }
 
-Result<Operations::Nameless> Operations::rename(const Request& request, NodeId parent, const char* name,
-                                                const Result<struct stat>& source, NodeId new_parent,
-                                                const char* new_name, unsigned flags) {
+Result<Operations::Renamed> Operations::rename(const Request& request, NodeId parent, const char* name,
+                                               const Result<struct stat>& source, NodeId new_parent,
+                                               const char* new_name, unsigned flags) {
   auto from_node = nodes_.find(parent);
   auto to_node = nodes_.find(new_parent);
   if (!from_node) return fail(from_node.error());
@@ -305,8 +305,7 @@ Result<Operations::Nameless> Operations::rename(const Request& request, NodeId p
       moved.st_ino == request.noted && (!source || source->st_ino != request.noted)) {
     const bool exchanged = (flags & RENAME_EXCHANGE) && source;
     if (!(flags & RENAME_EXCHANGE)) name_was_taken(**to, new_name, moved.st_ino);
-    name_moved(**from, name, **to, new_name, moved, exchanged ? &*source : nullptr);
-    return std::nullopt;
+    return Renamed{{}, name_moved(**from, name, **to, new_name, moved, exchanged ? &*source : nullptr)};
   }
   if (!source) return fail(source.error());
   return move(**from, name, *source, **to, new_name, flags);
@@ -330,9 +329,9 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   return {};
 }
 
-Result<Operations::Nameless> Operations::move(const Directory& from, const char* name,
-                                              const struct stat& source, const Directory& to,
-                                              const char* new_name, unsigned flags) {
+Result<Operations::Renamed> Operations::move(const Directory& from, const char* name,
+                                             const struct stat& source, const Directory& to,
+                                             const char* new_name, unsigned flags) {
   struct stat target {};
   FileDescriptor replaced = hold_inode(to.file.get(), new_name);
   const bool has_target = replaced && ::fstat(replaced.get(), &target) == 0;
@@ -342,18 +341,20 @@ Result<Operations::Nameless> Operations::move(const Directory& from, const char*
   if (with_faults("backing.rename",
                   [&] { return ::renameat2(from.file.get(), name, to.file.get(), new_name, flags); }) != 0)
     return fail_errno(errno);
-  if (same_file) return std::nullopt;  // two names of one file: rename(2) leaves both
+  if (same_file) return Renamed{};  // two names of one file: rename(2) leaves both
 
   const bool exchange = flags & RENAME_EXCHANGE;
-  Nameless nameless;
-  if (has_target && !exchange) nameless = name_is_gone(to, new_name, target, std::move(replaced));
-  name_moved(from, name, to, new_name, source, exchange ? &target : nullptr);
-  if (nameless) make_room(*nameless, to.volume);
-  return nameless;
+  Renamed renamed;
+  if (has_target && !exchange) renamed.replaced = name_is_gone(to, new_name, target, std::move(replaced));
+  renamed.links = name_moved(from, name, to, new_name, source, exchange ? &target : nullptr);
+  if (renamed.replaced) make_room(*renamed.replaced, to.volume);
+  return renamed;
 }
 
-void Operations::name_moved(const Directory& from, const char* name, const Directory& to,
-                            const char* new_name, const struct stat& source, const struct stat* exchanged) {
+std::vector<NodeId> Operations::name_moved(const Directory& from, const char* name, const Directory& to,
+                                           const char* new_name, const struct stat& source,
+                                           const struct stat* exchanged) {
+  std::vector<NodeId> links;
   const auto former_depth = nodes_.depth(from.id);
   const auto target_depth = nodes_.depth(to.id);
   const InodeKey source_key{from.volume, source.st_ino};
@@ -370,7 +371,8 @@ void Operations::name_moved(const Directory& from, const char* name, const Direc
     const auto id = nodes_.id_of(key);
     if (!id) return;
     attributes_changed(*id);
-    if (auto node = nodes_.find(*id)) recheck_links(*node, depth);
+    if (from.id == to.id) return;
+    if (auto node = nodes_.find(*id)) add_links_to_recheck(*node, depth, links);
   };
   recheck(source_key, former_depth);
   if (exchanged) {
@@ -379,19 +381,23 @@ void Operations::name_moved(const Directory& from, const char* name, const Direc
       if (const auto id = nodes_.id_of(key)) nodes_.set_coverage(*id, epoch, NodeTable::Coverage::kWhole);
     recheck(target_key, target_depth);
   }
+  return links;
 }
 
-/// The kernel keeps link texts. Where a link, or a directory with links in it, has come nearer to the root, a
-/// text that stayed inside may now lead out: the kernel must ask again before it follows one.
-void Operations::recheck_links(const Node& moved, std::optional<std::size_t> former_depth) {
+void Operations::add_links_to_recheck(const Node& moved, std::optional<std::size_t> former_depth,
+                                      std::vector<NodeId>& links) {
   const auto depth = nodes_.depth(moved.parent);
   if (depth && former_depth && *depth >= *former_depth) return;
-  if (S_ISLNK(moved.type)) {
-    kernel_.link_now(moved.id);
-  } else if (moved.is_directory()) {
-    for (const Node& link : nodes_.descendants(moved.id, [](const Node& node) { return S_ISLNK(node.type); }))
-      kernel_.link_now(link.id);
-  }
+  if (S_ISLNK(moved.type)) links.push_back(moved.id);
+  if (!moved.is_directory()) return;
+  for (const Node& link : nodes_.descendants(moved.id, [](const Node& node) { return S_ISLNK(node.type); }))
+    links.push_back(link.id);
+}
+
+// That waits for a thread that answers READLINK, so all threads but one must be able to go on. The kernel has
+// names move from directory to directory in a mount one at a time (s_vfs_rename_mutex), so no two are here.
+void Operations::drop_texts(const std::vector<NodeId>& links) {
+  for (const NodeId link : links) kernel_.link_now(link);
 }
 
 }  // namespace okcvm::fusefs

@@ -4,8 +4,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <climits>
 #include <fstream>
+#include <future>
+#include <mutex>
+#include <thread>
 
 #include "tests/support/mounted_session.h"
 
@@ -118,6 +122,41 @@ TEST_F(Traversal, ALinkIsJudgedAgainAfterAnExchange) {
                         (outputs() / "file").c_str(), RENAME_EXCHANGE));
   expect_blocked(outputs() / "file");
   EXPECT_EQ(read(outputs() / "deep/er/link"), "file");
+}
+
+// The kernel drops a text only once it has the answers to the requests for it.
+TEST_F(Traversal, ALinkThatIsBeingReadKeepsNobodyWaitingButWhoMovesIt) {
+  std::promise<void> asked;
+  std::promise<void> may_answer;
+  std::once_flag first;
+  start_with([&](fusefs::MountConfig& config) {
+    config.on_denial = [&](std::string_view, const RelPath&, int) {
+      std::call_once(first, [&] {
+        asked.set_value();
+        may_answer.get_future().wait();
+      });
+    };
+  });
+  fs::create_directories(outputs() / "a/b");
+  plant("/etc/passwd", "outputs/a/b/link");
+  const auto link = outputs() / "a/b/link";
+  std::array<char, PATH_MAX> text;
+  const auto reader = std::async(
+      std::launch::async, [&] { EXPECT_ERRNO(EPERM, ::readlink(link.c_str(), text.data(), text.size())); });
+  asked.get_future().wait();
+  const auto mover = std::async(std::launch::async, [&] {
+    EXPECT_OK(::rename((outputs() / "a/b").c_str(), (outputs() / "b").c_str()));
+  });
+  while (!there_is(session().workspace() / "outputs/b")) std::this_thread::yield();
+  const auto others = std::async(std::launch::async, [&] {
+    session().driver().cut_changes();
+    EXPECT_OK(::mkdir((temp() / "made").c_str(), 0755));
+  });
+  EXPECT_EQ(others.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  EXPECT_EQ(mover.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  may_answer.set_value();
+  mover.wait();
+  expect_blocked(outputs() / "b/link");
 }
 
 TEST_F(Traversal, AHardLinkOfALinkIsJudgedByEachOfItsNames) {
