@@ -55,6 +55,13 @@ TableHeader& header_of(const SharedRegion& region) {
 
 constexpr std::uint32_t kMayBeMapped = 1u << 31;
 
+/// Whether the host put what the kernel knows in one directory into another. The kernel would move it there
+/// with all it keeps, texts of links among it, which were judged by where they stood.
+bool was_carried_off(const NodeRecord& known, const Node& found) {
+  return rule_of(found.zone).changes_underneath && (found.is_directory() || S_ISLNK(found.type)) &&
+         known.parent != found.parent.value;
+}
+
 OpenState open_state_of(const NodeRecord& row) {
   return {
       row.backing_id, row.opens, row.writers, row.mappers & ~kMayBeMapped, (row.mappers & kMayBeMapped) != 0,
@@ -196,7 +203,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   MutexLock lock(mutex_);
   if (const auto slot = index_.find(found.key, key_of())) {
     NodeRecord& row = record(*slot);
-    if (copy_of(row).handle == found.handle && row.type == found.type >> 12) {
+    if (copy_of(row).handle == found.handle && row.type == found.type >> 12 && !was_carried_off(row, found)) {
       ++row.lookups;
       row.trust = trust_;
       place(row, found.parent, found.name);
@@ -445,7 +452,7 @@ std::optional<std::size_t> NodeTable::depth(NodeId id) const {
   MutexLock lock(mutex_);
   std::size_t depth = 0;
   Circle circle;
-  for (const NodeRecord* row = live_record(id); row && !circle.closes_at(row);
+  for (const NodeRecord* row = live_record(id); row && !row->dead && !circle.closes_at(row);
        row = live_record(NodeId{row->parent}), ++depth)
     if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)}))
       return row->zone == Zone::kSkills ? depth - std::min<std::size_t>(depth, 1) : depth + 1;

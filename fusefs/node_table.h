@@ -66,7 +66,8 @@ class NodeTable {
       EXCLUDES(mutex_);
 
   /// Takes one reference on the node of `found` (whose id is ignored), making it if need be. A known node
-  /// with another handle is a former file with a recycled inode number: it is marked dead. ENOMEM when full.
+  /// with another handle is a former file with a recycled inode number: it is marked dead. So is a directory
+  /// or link that the host moved to another directory. ENOMEM when full.
   Result<Referenced> reference(const Node& found) EXCLUDES(mutex_);
 
   /// Drops `count` kernel references; the node goes with the last one. (FUSE_FORGET)
@@ -111,8 +112,8 @@ class NodeTable {
   /// Whether the next snapshot reads this node anyway, as part of a directory recorded whole in this epoch.
   bool is_covered(NodeId id, std::uint32_t epoch) const EXCLUDES(mutex_);
   /// How far a directory lies below the directory that links in it may not leave: 1 for `outputs`, 2 for
-  /// `outputs/a`, but 0 for a skill's own directory. Nothing if the chain of parents is broken, or a circle:
-  /// in a workdir the host moves directories, and each is known by where it was last looked up.
+  /// `outputs/a`, but 0 for a skill's own directory. Nothing if the chain of parents is broken, dead, or a
+  /// circle: in a workdir the host moves directories, and each is known by where it was last looked up.
   std::optional<std::size_t> depth(NodeId id) const EXCLUDES(mutex_);
 
   // -- What the kernel was told ----------------------------------------------------------------------------

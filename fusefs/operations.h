@@ -261,7 +261,7 @@ class Operations {
   bool is_last_name(std::optional<NodeId> id, const struct stat& status) const;
   /// The kernel keeps link texts. Where a link, or a directory with links in it, has come nearer to the root,
   /// a text that stayed inside may now lead out: adds those links.
-  void add_links_to_recheck(const Node& moved, std::optional<std::size_t> former_depth,
+  void add_links_to_recheck(const struct stat& moved, const Directory& from, const Directory& to,
                             std::vector<NodeId>& links);
   /// Whether a link with this text may stand in a directory of this depth (NodeTable::depth). Without one it
   /// is judged as if it stood right in the zone: so is a link with several names, which may come to stand
@@ -298,8 +298,8 @@ class Operations {
   Directories directories_;
   Orphans orphans_;
   AccessOrder access_order_;
-  // Passed while a change is noted under its path, closed while names move: what is noted after a rename was
-  // noted must be named as it is after that.
+  // Passed while a change is noted under its path, or an inode where it was found; closed while names move:
+  // what is noted after a rename was noted must be named as it is after that.
   Gate moves_;
   Mutex removed_mutex_;
   // Inodes that lost their last name, held (O_PATH) until the kernel forgets them.

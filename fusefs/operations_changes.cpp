@@ -152,7 +152,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
     if (!is_made) return fail_errno(errno);
   }
   attributes_changed(parent);
-  if (node->dead) name_is_given(*node, **place, name);
+  if (node->dead && S_ISREG(node->type)) name_is_given(*node, **place, name);
   return look_up_in(**place, name);
 }
 
@@ -341,10 +341,13 @@ Result<Operations::Renamed> Operations::move(const Directory& from, const char* 
   if (with_faults("backing.rename",
                   [&] { return ::renameat2(from.file.get(), name, to.file.get(), new_name, flags); }) != 0)
     return fail_errno(errno);
-  if (same_file) return Renamed{};  // two names of one file: rename(2) leaves both
+  Renamed renamed;
+  if (same_file) {  // two names of one file: rename(2) leaves both, which the kernel may not expect
+    add_links_to_recheck(source, from, to, renamed.links);
+    return renamed;
+  }
 
   const bool exchange = flags & RENAME_EXCHANGE;
-  Renamed renamed;
   if (has_target && !exchange) renamed.replaced = name_is_gone(to, new_name, target, std::move(replaced));
   renamed.links = name_moved(from, name, to, new_name, source, exchange ? &target : nullptr);
   if (renamed.replaced) make_room(*renamed.replaced, to.volume);
@@ -355,8 +358,6 @@ std::vector<NodeId> Operations::name_moved(const Directory& from, const char* na
                                            const char* new_name, const struct stat& source,
                                            const struct stat* exchanged) {
   std::vector<NodeId> links;
-  const auto former_depth = nodes_.depth(from.id);
-  const auto target_depth = nodes_.depth(to.id);
   const InodeKey source_key{from.volume, source.st_ino};
   const InodeKey target_key{to.volume, exchanged ? exchanged->st_ino : 0};
   nodes_.moved(source_key, to.id, to.zone, new_name);
@@ -367,31 +368,33 @@ std::vector<NodeId> Operations::name_moved(const Directory& from, const char* na
   }
   attributes_changed(from.id);
   if (to.id != from.id) attributes_changed(to.id);
-  const auto recheck = [&](const InodeKey& key, std::optional<std::size_t> depth) {
-    const auto id = nodes_.id_of(key);
-    if (!id) return;
-    attributes_changed(*id);
-    if (from.id == to.id) return;
-    if (auto node = nodes_.find(*id)) add_links_to_recheck(*node, depth, links);
-  };
-  recheck(source_key, former_depth);
+  if (const auto id = nodes_.id_of(source_key)) attributes_changed(*id);
+  add_links_to_recheck(source, from, to, links);
   if (exchanged) {
     const auto epoch = changes_.epoch();
     for (const auto& key : {source_key, target_key})
       if (const auto id = nodes_.id_of(key)) nodes_.set_coverage(*id, epoch, NodeTable::Coverage::kWhole);
-    recheck(target_key, target_depth);
+    if (const auto id = nodes_.id_of(target_key)) attributes_changed(*id);
+    add_links_to_recheck(*exchanged, to, from, links);
   }
   return links;
 }
 
-void Operations::add_links_to_recheck(const Node& moved, std::optional<std::size_t> former_depth,
+void Operations::add_links_to_recheck(const struct stat& moved, const Directory& from, const Directory& to,
                                       std::vector<NodeId>& links) {
-  const auto depth = nodes_.depth(moved.parent);
+  if (from.id == to.id || !(S_ISDIR(moved.st_mode) || S_ISLNK(moved.st_mode))) return;
+  const auto former_depth = nodes_.depth(from.id);
+  const auto depth = nodes_.depth(to.id);
   if (depth && former_depth && *depth >= *former_depth) return;
-  if (S_ISLNK(moved.type)) links.push_back(moved.id);
-  if (!moved.is_directory()) return;
-  for (const Node& link : nodes_.descendants(moved.id, [](const Node& node) { return S_ISLNK(node.type); }))
-    links.push_back(link.id);
+  const InodeKey key{from.volume, moved.st_ino};
+  // The kernel may still have it where the host had taken it from (NodeTable::reference).
+  const auto known = nodes_.descendants(kRootNode, [&](const Node& node) { return node.key == key; });
+  for (const Node& node : known) {
+    if (S_ISLNK(node.type)) links.push_back(node.id);
+    if (!node.is_directory()) continue;
+    for (const Node& link : nodes_.descendants(node.id, [](const Node& row) { return S_ISLNK(row.type); }))
+      links.push_back(link.id);
+  }
 }
 
 // That waits for a thread that answers READLINK, so all threads but one must be able to go on. The kernel has

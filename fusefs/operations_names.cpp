@@ -53,7 +53,7 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
     status.st_gid = config_.owner_gid;
   }
   const double seconds = rule.changes_underneath ? kSharedSeconds : kManagedSeconds;
-  if (node.dead) status.st_nlink = 0;  // but for a hidden name (orphans.h)
+  if (node.dead && S_ISREG(node.type)) status.st_nlink = 0;  // but for a hidden name (orphans.h)
   Entry entry{node.id, status, seconds, seconds};
   // What is done to a file under one name changes its attributes under the others.
   const bool has_one_name = status.st_nlink == 1 || S_ISDIR(status.st_mode);
@@ -161,6 +161,7 @@ Result<Entry> Operations::look_up(NodeId parent, const char* name) {
 }
 
 Result<Entry> Operations::look_up_in(const Directory& directory, const char* name, int opened) {
+  const Gate::Pass pass(moves_);  // what is found stands there until that is noted
   struct stat status {};
   const int looked = opened >= 0 ? ::fstat(opened, &status)
                                  : ::fstatat(directory.file.get(), name, &status, AT_SYMLINK_NOFOLLOW);
@@ -248,7 +249,7 @@ Result<std::string> Operations::read_link(NodeId id) {
   if (size < 0 || ::fstat(link->get(), &status) != 0) return fail_errno(errno);
   nodes_.not_told(id);
   std::string target(text.data(), static_cast<std::size_t>(size));
-  const auto depth = status.st_nlink > 1 ? std::nullopt : nodes_.depth(node->parent);
+  const auto depth = status.st_nlink > 1 || node->dead ? std::nullopt : nodes_.depth(node->parent);
   if (!link_allowed(target, node->zone, depth))
     return deny("readlink", node->parent, node->name.c_str(), EPERM);
   return target;

@@ -67,7 +67,7 @@ struct Node {
   InodeKey key;
   Zone zone = Zone::kRoot;
   mode_t type = 0;    // S_IFMT bits
-  bool dead = false;  // the last name is gone: its inode number may come again for another file
+  bool dead = false;  // its inode number stands for another node, or may: the last name is gone
   Handle handle;
   std::string name;  // last known; empty when unknown (too long for the table, or removed)
 

@@ -239,6 +239,106 @@ TEST_F(Traversal, LinksInASkillMayNotLeadOutOfIt) {
   EXPECT_THAT(list(skills() / "pdf"), ElementsAre("SKILL.md", "absolute", "lib", "up"));
 }
 
+TEST_F(Traversal, ALinkThatMovesInASkillIsJudgedWhereItIsNow) {
+  const auto top = session().add_skill("pdf", {{"SKILL.md", "how to"}, {"lib/x/code.py", "code"}});
+  fs::create_symlink("../../SKILL.md", top / "lib/x/link");
+  session().load_skill("pdf");
+  EXPECT_EQ(read(skills() / "pdf/lib/x/link"), "how to");
+  fs::rename(top / "lib/x/link", top / "lib/link");
+  expect_blocked(skills() / "pdf/lib/link");
+}
+
+/// Where names move without the kernel's doing.
+class WorkdirTraversal : public Traversal {
+ protected:
+  void SetUp() override {
+    Traversal::SetUp();
+    if (IsSkipped()) return;
+    start_with([&](fusefs::MountConfig& config) {
+      config.workdir = open_file(host_.path(), O_RDONLY | O_DIRECTORY);
+    });
+    fs::create_directories(host_ / "d/e/f");
+    write(host_ / "d/e/f/file", "bytes");
+    fs::create_symlink("../../../../temp", host_ / "d/e/f/link");
+    EXPECT_EQ(link_text(workdir() / "d/e/f/link"), "../../../../temp");
+  }
+  fs::path workdir() const { return mount() / "workdir"; }
+  void move_on_the_host(const char* from, const char* to) { fs::rename(host_ / from, host_ / to); }
+
+  ScratchDirectory host_{"workdir"};
+};
+
+TEST_F(WorkdirTraversal, ALinkThatTheHostMovesIsJudgedWhereItIsNow) {
+  move_on_the_host("d/e/f/link", "d/link");
+  expect_blocked(workdir() / "d/link");
+  move_on_the_host("d/link", "link");
+  expect_blocked(workdir() / "link");
+  fs::create_directories(host_ / "x/y/z");
+  move_on_the_host("link", "x/y/z/link");
+  EXPECT_EQ(link_text(workdir() / "x/y/z/link"), "../../../../temp");
+}
+
+TEST_F(WorkdirTraversal, ALinkIsJudgedAgainWhenTheHostMovesADirectoryAbove) {
+  move_on_the_host("d/e/f", "d/f");
+  expect_blocked(workdir() / "d/f/link");
+  move_on_the_host("d/f", "d/e/f");
+  EXPECT_EQ(link_text(workdir() / "d/e/f/link"), "../../../../temp");
+  move_on_the_host("d/e", "e");
+  expect_blocked(workdir() / "e/f/link");
+}
+
+TEST_F(WorkdirTraversal, ALinkIsJudgedAgainWhenTheHostGivesItAnotherName) {
+  EXPECT_OK(::link((host_ / "d/e/f/link").c_str(), (host_ / "link").c_str()));
+  expect_blocked(workdir() / "link");
+  EXPECT_EQ(stat_of(workdir() / "link").st_nlink, 2u);
+}
+
+// A rename of one name of a file to another leaves both, but not for a kernel that takes them for two files.
+TEST_F(WorkdirTraversal, ALinkWithTwoNamesIsJudgedAgainWhenOneIsRenamedToTheOther) {
+  EXPECT_OK(::link((host_ / "d/e/f/link").c_str(), (host_ / "link").c_str()));
+  EXPECT_OK(::rename((workdir() / "d/e/f/link").c_str(), (workdir() / "link").c_str()));
+  expect_blocked(workdir() / "link");
+  EXPECT_TRUE(there_is(workdir() / "d/e/f/link"));
+}
+
+// The kernel has not looked again by then where it was first.
+TEST_F(WorkdirTraversal, ALinkIsJudgedAgainWhenItsDirectoryMovesAfterTheHostMovedItAndBack) {
+  fs::create_directory(host_ / "x");
+  move_on_the_host("d/e/f", "x/f");
+  list(workdir() / "x/f");
+  move_on_the_host("x/f", "d/e/f");
+  EXPECT_OK(::rename((workdir() / "d/e/f").c_str(), (workdir() / "f").c_str()));
+  expect_blocked(workdir() / "f/link");
+}
+
+TEST_F(WorkdirTraversal, ADirectoryThatTheHostMovesStaysInUse) {
+  const auto directory = open_file(workdir() / "d/e/f", O_RDONLY | O_DIRECTORY);
+  const auto file = open_file(workdir() / "d/e/f/file", O_RDONLY);
+  const auto links = stat_of(directory).st_nlink;
+  move_on_the_host("d/e", "e");
+  EXPECT_EQ(read(workdir() / "e/f/file"), "bytes");
+  EXPECT_EQ(read(file), "bytes");
+  struct stat found {};
+  EXPECT_OK(::fstatat(directory.get(), "file", &found, 0));
+  EXPECT_OK(::mkdirat(directory.get(), "made", 0755));
+  EXPECT_TRUE(there_is(host_ / "e/f/made"));
+  EXPECT_OK(::unlinkat(directory.get(), "made", AT_REMOVEDIR));
+  EXPECT_EQ(stat_of(directory).st_nlink, links);
+  EXPECT_EQ(stat_of(directory).st_ino, stat_of(workdir() / "e/f").st_ino);
+}
+
+TEST_F(WorkdirTraversal, ALinkThatTheHostMovedIsMovedOn) {
+  move_on_the_host("d/e", "e");
+  list(workdir() / "e/f");
+  EXPECT_OK(::rename((workdir() / "e/f").c_str(), (workdir() / "f").c_str()));
+  expect_blocked(workdir() / "f/link");
+  EXPECT_OK(::rename((workdir() / "f").c_str(), (workdir() / "d/f").c_str()));
+  expect_blocked(workdir() / "d/f/link");
+  EXPECT_OK(::mkdir((workdir() / "d/e").c_str(), 0755));
+  EXPECT_OK(::rename((workdir() / "d/f").c_str(), (workdir() / "d/e/f").c_str()));
+  EXPECT_EQ(link_text(workdir() / "d/e/f/link"), "../../../../temp");
+}
+
 TEST_F(Traversal, NoPathLeadsAboveTheMount) {
   // ".." is the kernel's, but the driver must not answer for it either.
   struct stat above {
