@@ -1,7 +1,10 @@
 #include "fusefs/backings.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "fusefs/protocol.h"
 #include "policy/fault.h"
@@ -11,6 +14,14 @@ namespace {
 
 std::atomic<std::size_t> kept_in_all{0};
 std::atomic<std::size_t> attribute_files_in_all{0};
+
+bool is_for_writing(int flags) {
+  return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+bool can_write(const FileDescriptor& file) {
+  return is_for_writing(::fcntl(file.get(), F_GETFL));
+}
 
 }  // namespace
 
@@ -91,6 +102,7 @@ std::optional<Backings::Use> Backings::open_another(NodeId id, int flags) {
   }
   const auto held = files_.find(id.value);
   if (!before.opens || held == files_.end()) return std::nullopt;
+  if (is_for_writing(flags) && !can_write(*held->second)) return std::nullopt;
   nodes_.opened(id, flags);
   return Use{0, held->second, {}};
 }
@@ -119,8 +131,9 @@ Result<Backings::Use> Backings::open_first(NodeId id, int flags, const OpenFile&
   auto served = open_file(Purpose::kServe);
   if (!served) return fail(served.error());
   auto held = std::make_shared<FileDescriptor>(std::move(*served));
+  std::shared_ptr<FileDescriptor> former;  // closed after the lock is released
   MutexLock lock(mutex_);
-  files_[id.value] = held;
+  former = std::exchange(files_[id.value], held);
   nodes_.opened(id, flags);
   return Use{0, held, {}};
 }
@@ -159,15 +172,17 @@ bool Backings::is_mapped(NodeId id, int file) {
   return false;
 }
 
-std::shared_ptr<FileDescriptor> Backings::file(NodeId id) const {
+std::shared_ptr<FileDescriptor> Backings::file(NodeId id, bool for_writing) const {
   MutexLock lock(mutex_);
   const auto found = files_.find(id.value);
-  return found == files_.end() ? nullptr : found->second;
+  if (found == files_.end() || (for_writing && !can_write(*found->second))) return nullptr;
+  return found->second;
 }
 
 void Backings::remember_file(NodeId id, std::shared_ptr<FileDescriptor> file) {
   MutexLock lock(mutex_);
-  if (nodes_.open_state(id).opens) files_[id.value] = std::move(file);
+  const OpenState state = nodes_.open_state(id);
+  if (state.opens && (!state.writers || can_write(*file))) files_[id.value].swap(file);
 }
 
 bool Backings::has_room_for_attribute_file() const {

@@ -49,8 +49,9 @@ class Backings {
   /// Answers how it is open then.
   OpenState closed(NodeId id, int flags) EXCLUDES(mutex_);
 
-  /// The file of an inode that is open without passthrough; null if there is none.
-  std::shared_ptr<FileDescriptor> file(NodeId id) const EXCLUDES(mutex_);
+  /// The file of an inode that is open without passthrough; null if there is none that serves.
+  std::shared_ptr<FileDescriptor> file(NodeId id, bool for_writing) const EXCLUDES(mutex_);
+  /// It is held from now on, in place of what was; but not one for reading alone while there are writers.
   void remember_file(NodeId id, std::shared_ptr<FileDescriptor> file) EXCLUDES(mutex_);
 
   /// Whether an inode that was open for reading and writing can still be written to, as through a mapping,

@@ -287,6 +287,8 @@ class Operations {
   Result<FileDescriptor> open_backing(const Node& node, int flags);
   /// The descriptor that reads and writes of an inode go through while it is open without passthrough.
   Result<std::shared_ptr<FileDescriptor>> data_file(const Node& node, bool for_writing);
+  /// To be called when the last writer of an inode is gone: from now on that descriptor only reads.
+  void hold_for_reading(NodeId id);
 
   Config config_;
   Workspace& workspace_;

@@ -34,9 +34,8 @@ Result<FileDescriptor> Operations::open_backing(const Node& node, int flags) {
 }
 
 Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, bool for_writing) {
-  if (auto held = backings_.file(node.id)) return held;
-  auto file = open_backing(node, rule_of(node.zone).write_error ? O_RDONLY : O_RDWR);
-  if (!file && !for_writing) file = open_backing(node, O_RDONLY);
+  if (auto held = backings_.file(node.id, for_writing)) return held;
+  auto file = open_backing(node, for_writing ? O_RDWR : O_RDONLY);
   if (!file) return fail(file.error());
   auto shared = std::make_shared<FileDescriptor>(std::move(*file));
   // After a take-over an open file has no descriptor here until it is used. Files passed through stay
@@ -58,11 +57,10 @@ Result<Opened> Operations::register_open(const Request& request, const Node& nod
       if (has_privileges(known ? *known : status)) return FileDescriptor();
       return opened;
     }
+    // What can write serves reads, too. But the host cannot run a file that is held for writing.
+    if (!wants_to_write(flags)) return open_backing(node, O_RDONLY);
     if (file && !state_.passthrough()) return std::move(file);
-    // Opened for both, whatever is asked for: later opens of the inode share this one.
-    auto opened = open_backing(node, rule_of(node.zone).write_error ? O_RDONLY : O_RDWR);
-    if (!opened && !wants_to_write(flags)) opened = open_backing(node, O_RDONLY);
-    return opened;
+    return open_backing(node, O_RDWR);
   });
   if (!use) return fail(use.error());
   // Stores through a mapping change what the kernel was told of a file that is not new.
@@ -184,10 +182,19 @@ Result<std::pair<Entry, Opened>> Operations::create_nameless(const Request& requ
   return made;
 }
 
+void Operations::hold_for_reading(NodeId id) {
+  const auto node = nodes_.find(id);
+  if (!node) return;
+  if (auto file = open_backing(*node, O_RDONLY))
+    backings_.remember_file(id, std::make_shared<FileDescriptor>(std::move(*file)));
+}
+
 void Operations::release(FileId id) {
   const auto file = state_.remove_file(id);
   if (!file) return;
   const OpenState left = backings_.closed(file->node, file->flags);
+  if (wants_to_write(file->flags) && left.opens && !left.writers && !left.backing_id)
+    hold_for_reading(file->node);
   if (left.dead && !left.opens)
     if (const auto node = nodes_.find(file->node)) make_room(node->id, node->key.volume);
   if (!state_.passthrough()) return;  // what was read stays with the kernel

@@ -3,11 +3,13 @@
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <functional>
 #include <thread>
@@ -295,6 +297,44 @@ TEST_F(BoundWorkdir, KeepsNothingOpenThatIsClosed) {
   int tries = 0;
   while (::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0 && ++tries < 100'000) std::this_thread::yield();
   EXPECT_LT(tries, 100'000);
+}
+
+// Programs of the host are run from there. Bits that a write must clear keep a file from being passed
+// through.
+TEST_F(BoundWorkdir, AFileOpenForReadingCanBeRunByTheHost) {
+  for (const mode_t mode : {0755, 04755}) {
+    const auto program = host_ / "project/program";
+    fs::copy_file("/bin/true", program);
+    EXPECT_OK(::chmod(program.c_str(), mode));
+    const auto file = open_file(mount() / "workdir/program", O_RDONLY);
+    EXPECT_EQ(run({{program}}).exit_code, 0) << std::oct << mode;
+    const auto releases = count_of("RELEASE");
+    open_file(mount() / "workdir/program", O_WRONLY).reset();
+    while (count_of("RELEASE") == releases) std::this_thread::yield();
+    EXPECT_EQ(run({{program}}).exit_code, 0) << std::oct << mode;
+    EXPECT_EQ(read(file).size(), fs::file_size(program));
+    fs::remove(program);
+  }
+}
+
+TEST_F(BoundWorkdir, AFileOpenedForReadingWhileItRanCanBeWrittenLater) {
+  for (const mode_t mode : {0755, 04755}) {
+    const auto program = host_ / "project/program";
+    fs::copy_file("/usr/bin/tail", program);
+    EXPECT_OK(::chmod(program.c_str(), mode));
+    write(host_ / "input", "x");
+    write(host_ / "output", "");
+    const pid_t running = start_program({program, "-f", host_ / "input"}, host_ / "output");
+    while (read(host_ / "output").empty()) std::this_thread::yield();
+    const auto file = open_file(mount() / "workdir/program", O_RDONLY);
+    EXPECT_FALSE(FileDescriptor(::open((mount() / "workdir/program").c_str(), O_WRONLY)));
+    ::kill(running, SIGKILL);
+    ::waitpid(running, nullptr, 0);
+    const auto writer = open_file(mount() / "workdir/program", O_WRONLY);
+    write_all(writer, "changed");
+    EXPECT_EQ(read(file).substr(0, 7), "changed") << std::oct << mode;
+    fs::remove(program);
+  }
 }
 
 /// The names in a folder whose owner, mode or times changed while `body` ran.
