@@ -178,6 +178,7 @@ class Operations {
   Result<std::size_t> write(const Request& request, NodeId id, std::span<const std::byte> from, off_t offset);
   Result<void> sync(NodeId id, bool data_only);
   Result<void> allocate(const Request& request, NodeId id, int mode, off_t offset, off_t length);
+  /// `whence`: SEEK_DATA or SEEK_HOLE.
   Result<off_t> seek(NodeId id, off_t offset, int whence);
   /// Whether the kernel copies between two files of this session as well as copy_range() could, without us.
   bool kernel_copies_as_well() const;

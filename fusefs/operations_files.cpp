@@ -287,6 +287,12 @@ Result<void> Operations::allocate(const Request& request, NodeId id, int mode, o
 }
 
 Result<off_t> Operations::seek(NodeId id, off_t offset, int whence) {
+  if (id == kMetadataNode) {  // one piece, without holes
+    MutexLock lock(metadata_mutex_);
+    const auto size = static_cast<off_t>(metadata_->size());
+    if (offset < 0 || offset >= size) return fail_errno(ENXIO);
+    return whence == SEEK_HOLE ? size : offset;
+  }
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   // Its own descriptor: others share the held one, and its position with it.
@@ -305,6 +311,7 @@ bool Operations::kernel_copies_as_well() const {
 
 Result<std::size_t> Operations::copy_range(const Request& request, NodeId from, off_t from_offset, NodeId to,
                                            off_t to_offset, std::size_t length) {
+  if (from == kMetadataNode) return fail_errno(EXDEV);  // then the kernel reads and writes
   auto source = nodes_.find(from);
   auto target = nodes_.find(to);
   if (!source) return fail(source.error());

@@ -397,6 +397,22 @@ TEST_F(BoundWorkdir, AGroupThatOnlyTheCallerIsInIsEnough) {
   EXPECT_EQ(stat_of(project / "file").st_gid, kAlice.gid);
 }
 
+TEST_F(Zones, MetadataCanBeCopied) {
+  const auto metadata = open_file(mount() / ".metadata.json", O_RDONLY);
+  const auto copy = open_file(outputs() / "copy", O_CREAT | O_RDWR);
+  const off_t size = stat_of(metadata).st_size;
+  EXPECT_EQ(::lseek(metadata.get(), 1, SEEK_DATA), 1);
+  EXPECT_EQ(::lseek(metadata.get(), 1, SEEK_HOLE), size);
+  EXPECT_ERRNO(ENXIO, static_cast<int>(::lseek(metadata.get(), size, SEEK_DATA)));
+  off_t from = 0;
+  EXPECT_EQ(::copy_file_range(metadata.get(), &from, copy.get(), nullptr, 4096, 0), size)
+      << errno_name(errno);
+  EXPECT_EQ(read(copy), read(metadata));
+  EXPECT_EQ(run_script("cp -a .metadata.json outputs/another && cmp .metadata.json outputs/another", mount())
+                .exit_code,
+            0);
+}
+
 TEST_F(Zones, DenialsAreReported) {
   std::vector<std::string> denials;
   start_with([&](fusefs::MountConfig& config) {
