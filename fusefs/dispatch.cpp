@@ -251,9 +251,9 @@ void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int 
          reply_attributes(request));
 }
 
-void on_statfs(fuse_req_t request, fuse_ino_t) {
+void on_statfs(fuse_req_t request, fuse_ino_t id) {
   answer(
-      request, [=] { return dispatcher_of(request).operations.file_system_status(); },
+      request, [=] { return dispatcher_of(request).operations.file_system_status(node(id)); },
       [=](const struct statvfs& status) { fuse_reply_statfs(request, &status); });
 }
 

@@ -163,7 +163,8 @@ class Operations {
   /// Whether it is there, to be noted before it is made or removed so that a repeated request can be
   /// recognised.
   std::uint64_t attribute_fact(NodeId id, const char* name);
-  Result<struct statvfs> file_system_status();
+  /// Of the file system that the node's files are on.
+  Result<struct statvfs> file_system_status(NodeId id);
 
   // -- Files (operations_files.cpp)
   // --------------------------------------------------------------------------

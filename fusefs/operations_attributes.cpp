@@ -372,9 +372,13 @@ Result<void> Operations::remove_extended_attribute(const Request& request, NodeI
   return {};
 }
 
-Result<struct statvfs> Operations::file_system_status() {
+Result<struct statvfs> Operations::file_system_status(NodeId id) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  const auto volume = workspace_.volume(node->key.volume);
   struct statvfs status {};
-  if (::fstatvfs(workspace_.anchor(), &status) != 0) return fail_errno(errno);
+  if (!volume) return fail_errno(ESTALE);
+  if (::fstatvfs(volume->root(), &status) != 0) return fail_errno(errno);
   return status;
 }
 

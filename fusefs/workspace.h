@@ -45,7 +45,7 @@ class Workspace {
   /// removed.
   Result<RelPath> path_of(int directory) const;
 
-  /// A device to ask for space when nothing is there yet (statfs).
+  /// The folder of all workspaces, which is there before anything is written.
   int anchor() const;
 
   std::shared_ptr<Volume> volume(VolumeId id) const EXCLUDES(mutex_);

@@ -1,7 +1,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/inotify.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
@@ -335,6 +337,28 @@ TEST_F(BoundWorkdir, AFileOpenedForReadingWhileItRanCanBeWrittenLater) {
     EXPECT_EQ(read(file).substr(0, 7), "changed") << std::oct << mode;
     fs::remove(program);
   }
+}
+
+TEST_F(BoundWorkdir, TellsOfTheSpaceOfItsOwnFileSystem) {
+  fs::path disk;
+  start_with([&](fusefs::MountConfig& config) {
+    disk = config.mount_point.parent_path() / "disk";
+    fs::create_directory(disk);
+    EXPECT_OK(::mount("none", disk.c_str(), "tmpfs", 0, "size=4m"));
+    fs::create_directory(disk / "project");
+    write(disk / "project/file", "x");
+    config.workdir = open_file(disk / "project", O_RDONLY | O_DIRECTORY);
+    config.skills.push_back(skill_of(disk));
+  });
+  const auto blocks = [](const fs::path& path) {
+    struct statvfs found {};
+    EXPECT_OK(::statvfs(path.c_str(), &found));
+    return found.f_blocks;
+  };
+  for (const char* path : {"workdir", "workdir/file", "skills/disk", "skills/disk/project/file"})
+    EXPECT_EQ(blocks(mount() / path), blocks(disk)) << path;
+  for (const char* path : {"", "outputs", "skills", ".metadata.json"})
+    EXPECT_EQ(blocks(mount() / path), blocks(session().scratch())) << path;
 }
 
 /// The names in a folder whose owner, mode or times changed while `body` ran.
