@@ -482,9 +482,6 @@ bool NodeTable::is_below(NodeId id, NodeId ancestor) const {
   return false;
 }
 
-// -- Slots
-// -----------------------------------------------------------------------------
-
 Result<std::uint32_t> NodeTable::take_slot() {
   if (!free_.empty()) {
     const auto slot = free_.back();

@@ -91,10 +91,6 @@ daemon::Backends FakeMounts::backends() {
     return std::make_unique<FakeMount>(*this, config);
   };
   backends.detach_stale = [](const auto&...) { return std::vector<std::string>(); };
-  backends.remote_url = [this](const auto&...) -> Result<std::string> {
-    at_remote_url();
-    return fail(Code::kNotFound, "no remote");
-  };
   return backends;
 }
 

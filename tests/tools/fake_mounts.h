@@ -32,7 +32,6 @@ class FakeMounts final {
   std::function<Result<void>()> at_mount = [] { return Result<void>(); };
   std::function<void()> at_unmount = [] {};
   std::function<void()> at_statistics = [] {};
-  std::function<void()> at_remote_url = [] {};
 
  private:
   mutable Mutex mutex_;

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <future>
+#include <latch>
 #include <utility>
 
 #include "tests/tools/fake_mounts.h"
@@ -120,23 +121,23 @@ TEST_F(Sessions, KeepTheirWorkdirAndMountWhenASwitchIsRefused) {
 }
 
 TEST_F(Sessions, OfAnAgentAreMadeOnce) {
-  // Between one request's look for the agent and its making of one, there is another request.
-  bool is_first = true;
-  mounts_.at_remote_url = [&] {
-    if (!std::exchange(is_first, false)) return;
-    const auto other = create_agent("lead");
-    EXPECT_TRUE(other && other->is_new);
-  };
-  daemon::CreateRequest request;
-  request.agent = "lead";
-  request.workdir.path = top_ / "projects";
-  request.workdir.git_url = "https://example.org/team/r";
-  const auto created = sessions_->create(root_, request);
-  EXPECT_FALSE(is_first);
-  ASSERT_TRUE(created) << created.error().message;
-  EXPECT_FALSE(created->is_new);
-  EXPECT_EQ(created->session.get(), &found("lead"));
-  EXPECT_EQ(sessions_->count(), 1u);
+  constexpr int kRounds = 100;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto agent = "lead" + std::to_string(round);
+    std::latch ready(2);
+    const auto make = [&] {
+      ready.arrive_and_wait();
+      return create_agent(agent);
+    };
+    auto other = std::async(std::launch::async, make);
+    const auto mine = make();
+    const auto others = other.get();
+    ASSERT_TRUE(mine) << mine.error().message;
+    ASSERT_TRUE(others) << others.error().message;
+    EXPECT_NE(mine->is_new, others->is_new);
+    EXPECT_EQ(mine->session, others->session);
+  }
+  EXPECT_EQ(sessions_->count(), static_cast<std::size_t>(kRounds));
 }
 
 std::atomic<std::promise<void>*> agents_read;
