@@ -1,4 +1,5 @@
-// Hard links: a change set names one name of a changed file, and the snapshot has it under all of them.
+// Hard links: a change set names one name of a changed file, and the snapshot has it under all of them. A
+// restore of some names leaves the others.
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -202,6 +203,33 @@ TEST_F(LinksTest, NamesThatPartAndJoinAnotherFile) {
   const auto taken = snapshot();
   expect_bytes(taken, {"outputs/a/one", "uploads/b/two"}, "first");
   expect_bytes(taken, {"outputs/apart", "temp/three"}, "second");
+}
+
+TEST_F(LinksTest, ARestoreOfANamesModeLeavesTheOtherNames) {
+  make_zones();
+  shell(
+      "mkdir outputs/a; echo 1 > outputs/a/f; ln outputs/a/f outputs/a/g; ln outputs/a/f temp/f; ln -s f "
+      "outputs/a/l; ln outputs/a/l temp/l");
+  const auto one = snapshot("one");
+  const Manifest at_one = manifest();
+  shell("chmod 755 outputs/a/f; touch -h -d 2001-01-01 outputs/a/l");
+  const Manifest at_two = manifest();
+  auto planned = store().restore(one.id.text(), {rel("outputs/a")}, true, hooks(), nullptr);
+  ASSERT_TRUE(planned);
+  ASSERT_EQ(planned->applied.size(), 3u);
+  EXPECT_EQ(planned->applied[0].kind, DifferenceKind::kMetadata);
+
+  restore(one, {"outputs/a"});
+  EXPECT_EQ(mode_of(in("outputs/a/f")), 0644u);
+  EXPECT_EQ(mode_of(in("temp/f")), 0755u);
+  EXPECT_EQ(stat_of(in("outputs/a/f")).st_ino, stat_of(in("outputs/a/g")).st_ino);
+  const Manifest now = manifest();
+  EXPECT_EQ(now.at("outputs/a/l").modified.tv_sec, at_one.at("outputs/a/l").modified.tv_sec);
+  EXPECT_EQ(now.at("temp/l").modified.tv_sec, at_two.at("temp/l").modified.tv_sec);
+  expect_exact(snapshot("after"));
+  ASSERT_TRUE(store().undo(hooks(), nullptr));
+  expect_same(at_two, manifest());
+  expect_exact(snapshot("after undo"));
 }
 
 }  // namespace

@@ -210,33 +210,6 @@ TEST_F(RestoreTest, PathsAloneLeaveTheRest) {
             Code::kInvalidRequest);
 }
 
-TEST_F(RestoreTest, ModesOfANameAloneLeaveItsOtherNames) {
-  make_zones();
-  shell(
-      "mkdir outputs/a; echo 1 > outputs/a/f; ln outputs/a/f outputs/a/g; ln outputs/a/f temp/f; ln -s f "
-      "outputs/a/l; ln outputs/a/l temp/l");
-  const auto one = snapshot("one");
-  const Manifest at_one = manifest();
-  shell("chmod 755 outputs/a/f; touch -h -d 2001-01-01 outputs/a/l");
-  const Manifest at_two = manifest();
-  auto planned = store().restore(one.id.text(), {rel("outputs/a")}, true, hooks(), nullptr);
-  ASSERT_TRUE(planned);
-  EXPECT_THAT(paths_of(planned->applied), ElementsAre("outputs/a/f", "outputs/a/g", "outputs/a/l"));
-  EXPECT_EQ(planned->applied[0].kind, DifferenceKind::kMetadata);
-
-  restore(one, {"outputs/a"});
-  EXPECT_EQ(mode_of(in("outputs/a/f")), 0644u);
-  EXPECT_EQ(mode_of(in("temp/f")), 0755u);
-  EXPECT_EQ(stat_of(in("outputs/a/f")).st_ino, stat_of(in("outputs/a/g")).st_ino);
-  const Manifest now = manifest();
-  EXPECT_EQ(now.at("outputs/a/l").modified.tv_sec, at_one.at("outputs/a/l").modified.tv_sec);
-  EXPECT_EQ(now.at("temp/l").modified.tv_sec, at_two.at("temp/l").modified.tv_sec);
-  expect_exact(snapshot("after"));
-  ASSERT_TRUE(store().undo(hooks(), nullptr));
-  expect_same(at_two, manifest());
-  expect_exact(snapshot("after undo"));
-}
-
 TEST_F(RestoreTest, ADryRunSaysExactlyWhatWouldBeDone) {
   make_zones();
   shell("mkdir -p outputs/a/b; echo 1 > outputs/a/b/1; echo 2 > outputs/2");
