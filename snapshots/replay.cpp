@@ -78,18 +78,23 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
 /// Knows groups of hard links by every name that they have meanwhile, or would have: moves may be refused.
 class ChangedLinks final {
  public:
-  explicit ChangedLinks(Tree& tree) : tree_(tree) {
-    for (const auto& [name, group] : tree.links().numbers()) names_.emplace(name, group);
-  }
+  explicit ChangedLinks(Tree& tree) : tree_(tree) {}
 
   void file(const std::string& path, std::uint8_t bits) {
-    for (const auto& [name, group] : at(path)) bits_[group] |= bits;
+    for (const auto& [name, group] : within(path, path + '\0')) bits_[group] |= bits;
   }
   void tree(const std::string& path, std::uint8_t bits) {
     for (const auto& [name, group] : at_or_below(path)) bits_[group] |= bits;
   }
+  /// To be called before the tree is changed.
   void moved(const std::string& from, const std::string& to) {
-    for (const auto& [name, group] : at_or_below(from)) names_.emplace(to + name.substr(from.size()), group);
+    const auto found = at_or_below(from);
+    if (found.empty() && at_or_below(to).empty()) return;
+    if (names_.empty()) {
+      const auto& all = tree_.links().numbers();
+      names_.insert(all.begin(), all.end());
+    }
+    for (const auto& [name, group] : found) names_.emplace(to + name.substr(from.size()), group);
   }
   /// Marks the names that are still in a group. The others were recorded themselves.
   Result<void> mark_all() const {
@@ -107,18 +112,20 @@ class ChangedLinks final {
  private:
   using Names = std::set<std::pair<std::string, std::uint32_t>>;
 
-  Names at(const std::string& path) const {
-    return {names_.lower_bound({path, 0}), names_.lower_bound({path + '\0', 0})};
+  /// From one name on, to before another.
+  Names within(const std::string& first, const std::string& end) const {
+    if (!names_.empty()) return {names_.lower_bound({first, 0}), names_.lower_bound({end, 0})};
+    const auto& all = tree_.links().numbers();
+    return {all.lower_bound(first), all.lower_bound(end)};
   }
   Names at_or_below(const std::string& path) const {
-    Names found = at(path);
-    // '0' follows '/'.
-    found.insert(names_.lower_bound({path + '/', 0}), names_.lower_bound({path + '0', 0}));
+    Names found = within(path, path + '\0');
+    found.merge(within(path + '/', path + '0'));  // '0' follows '/'
     return found;
   }
 
   Tree& tree_;
-  Names names_;
+  Names names_;  // once a name moved; before that, the tree's
   std::map<std::uint32_t, std::uint8_t> bits_;
 };
 
