@@ -90,8 +90,9 @@ void Operations::record_rename(const Directory& from, const char* name, const Di
   if (!records(from)) return;
   const auto epoch = changes_.epoch();
   const auto source_id = nodes_.id_of({from.volume, source.st_ino});
+  // A file may be known by another of its names.
   const bool from_covered =
-      source_id ? nodes_.is_covered(*source_id, epoch) : nodes_.is_covered(from.id, epoch);
+      nodes_.is_covered(source_id && S_ISDIR(source.st_mode) ? *source_id : from.id, epoch);
   const bool to_covered = nodes_.is_covered(to.id, epoch);
   if (flags & RENAME_EXCHANGE) {
     // Two files change places: rare enough to be read again, whichever of them was covered.

@@ -316,6 +316,17 @@ TEST_F(Changes, TheRecordSurvivesACleanRemount) {
   EXPECT_TRUE(to_read().content_of("outputs/file"));
 }
 
+TEST_F(Changes, AFilesNameThatGoesIsRecordedThoughAnotherIsInANewDirectory) {
+  write(outputs() / "one", "x");
+  save();
+  ASSERT_OK(::mkdir((outputs() / "d").c_str(), 0755));
+  ASSERT_OK(::link((outputs() / "one").c_str(), (outputs() / "d/two").c_str()));
+  ASSERT_OK(::rename((outputs() / "one").c_str(), (outputs() / "three").c_str()));
+  const auto seen = to_read();
+  EXPECT_TRUE(seen.entry_of("outputs/one"));
+  EXPECT_TRUE(seen.entry_of("outputs/three"));
+}
+
 TEST_F(Changes, WhatWasNotRecordedIsNotTakenForNoChange) {
   const auto recording = [](bool on) {
     return [on](fusefs::MountConfig& config) { config.record_changes = on; };
