@@ -39,7 +39,7 @@ FileInfo info_of_entry(const Entry& entry, std::string name) {
 // -- Walking
 // --------------------------------------------------------------------------------------------------
 
-Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last last) {
+Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last last, const Making* making) {
   auto root = operations_.attributes(kRootNode);
   if (!root) return fail(root.error());
   Walk walk(operations_);
@@ -56,8 +56,11 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
     pending.insert(pending.end(), parts.rbegin(), parts.rend());
   };
   queue(path.text());
+  std::size_t asked_for = pending.size();  // of what is pending; the rest comes from the text of a link
   int links = 0;
   while (!pending.empty()) {
+    const bool is_asked_for = pending.size() <= asked_for;
+    asked_for = std::min(asked_for, pending.size());
     const std::string part = std::move(pending.back());
     pending.pop_back();
     const Entry& directory = walk.last();
@@ -75,6 +78,11 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
     if (!name) return fail(name.error());
     auto entry = operations_.look_up(directory.id, name->c_str());
     if (!entry) return explained(entry.error(), path);
+    if (making && entry->id.value == 0) {
+      auto made = is_asked_for ? make_on_way(caller, walk, *name, *making) : fail_errno(EEXIST);
+      if (!made) return explained(made.error(), path);
+      entry = std::move(made);
+    }
     const bool is_link = entry->id.value && S_ISLNK(entry->attributes.st_mode);
     if (!is_link || (pending.empty() && last == Last::kKeep)) {
       walk.push(*entry, std::move(*name));
@@ -85,6 +93,7 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
     if (!text)
       return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads out of the session",
                   path.text());
+    asked_for = std::min(asked_for, pending.size());
     if (++links > kMaxLinks)
       return fail(Error{Code::kInvalidRequest, ELOOP, "too many symbolic links", path.text()});
     if (text->starts_with('/')) {
@@ -109,31 +118,19 @@ Result<Walk> PathFiles::walk_existing(const Caller& caller, const RelPath& path,
 
 Result<Walk> PathFiles::walk_making(const Caller& caller, const RelPath& path, mode_t mode,
                                     std::vector<RelPath>& made) {
-  for (;;) {
-    auto found = walk_existing(caller, path, Last::kFollow);
-    if (found || found.error().errno_value != ENOENT) return found;
-    // The nearest ancestor that is there gets one directory, then the walk is tried again: links stay
-    // honoured.
-    RelPath missing = path;
-    auto parent = walk_existing(caller, missing.parent(), Last::kFollow);
-    while (!parent && parent.error().errno_value == ENOENT && !missing.parent().is_root()) {
-      missing = missing.parent();
-      parent = walk_existing(caller, missing.parent(), Last::kFollow);
-    }
-    if (!parent) return parent;
-    const Entry& directory = parent->last();
-    if (!S_ISDIR(directory.attributes.st_mode))
-      return fail(
-          Error{Code::kInvalidRequest, ENOTDIR, "a part of the path is not a directory", path.text()});
-    if (!may(caller, directory.attributes, W_OK | X_OK))
-      return fail(Code::kForbidden, "this user may not write to the directory", parent->path().text());
-    const std::string name(missing.leaf());
-    auto entry = operations_.make_directory(request_of(caller), directory.id, name.c_str(), mode);
-    if (!entry && entry.error().errno_value != EEXIST) return explained(entry.error(), missing);
-    if (!entry) return explained(entry.error(), missing);  // a dangling link stands there
-    operations_.forget(entry->id, 1);
-    made.push_back(parent->path() / *Name::parse(name));
-  }
+  const Making making{mode, made};
+  return walk(caller, path, Last::kFollow, &making);
+}
+
+/// Links on the way are honoured, but nothing is made where one leads.
+Result<Entry> PathFiles::make_on_way(const Caller& caller, const Walk& walk, const Name& name,
+                                     const Making& making) {
+  const Entry& directory = walk.last();
+  if (!may(caller, directory.attributes, W_OK | X_OK))
+    return fail(Code::kForbidden, "this user may not write to the directory", walk.path().text());
+  auto entry = operations_.make_directory(request_of(caller), directory.id, name.c_str(), making.mode);
+  if (entry) making.made.push_back(walk.path() / name);
+  return entry;
 }
 
 // -- Looking

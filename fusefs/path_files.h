@@ -85,11 +85,15 @@ class PathFiles final : public Files {
 
  private:
   enum class Last : std::uint8_t { kFollow, kKeep };
+  struct Making {
+    mode_t mode;
+    std::vector<RelPath>& made;
+  };
   /// Walks to `path`. The last entry may be absent (id 0); everything before it must be a directory that the
-  /// caller may search.
-  Result<Walk> walk(const Caller& caller, const RelPath& path, Last last);
+  /// caller may search. With `making`, the directories that are missing on the way are made, the last too.
+  Result<Walk> walk(const Caller& caller, const RelPath& path, Last last, const Making* making = nullptr);
+  Result<Entry> make_on_way(const Caller& caller, const Walk& walk, const Name& name, const Making& making);
   Result<Walk> walk_existing(const Caller& caller, const RelPath& path, Last last);
-  /// As walk(), making the directories that are missing on the way.
   Result<Walk> walk_making(const Caller& caller, const RelPath& path, mode_t mode,
                            std::vector<RelPath>& made);
   struct Incoming;

@@ -69,6 +69,29 @@ TEST_F(FilesByPath, MayBeInTreesOfAnyDepth) {
   EXPECT_THAT(names_in(outputs()), ElementsAre());
 }
 
+TEST_F(FilesByPath, MayNeedManyDirectoriesOnTheWay) {
+  auto& files = session().files();
+  std::string deep = "outputs";
+  while (deep.size() < 1000) deep += "/a";
+  value_of(files.make_directories({}, path(deep.c_str()), 0755));
+  EXPECT_EQ(value_of(files.stat({}, path(deep.c_str()), false)).mode & 07777, 0755u);
+}
+
+TEST_F(FilesByPath, MakeDirectoriesBehindLinksButNotWhereNoneLeads) {
+  auto& files = session().files();
+  std::filesystem::create_directory(outputs() / "d");
+  std::filesystem::create_symlink("d", outputs() / "link");
+  std::filesystem::create_symlink("d/none", outputs() / "dangling");
+  value_of(files.make_directories({}, path("outputs/link/x/y"), 0750));
+  EXPECT_EQ(mode_of(outputs() / "d/x/y"), 0750u);
+  for (const char* behind : {"outputs/dangling", "outputs/dangling/x"}) {
+    const auto refused = files.make_directories({}, path(behind), 0755);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kAlreadyExists);
+  }
+  EXPECT_THAT(names_in(outputs() / "d"), ElementsAre("x"));
+}
+
 TEST_F(FilesByPath, AreLeftFromWhereTheyMayNotBeRemoved) {
   const auto top = shared_in_session() / "top";
   std::filesystem::create_directories(top / "a");
