@@ -113,7 +113,7 @@ class NodeTable {
   bool is_covered(NodeId id, std::uint32_t epoch) const EXCLUDES(mutex_);
   /// How far a directory lies below the directory that links in it may not leave: 1 for `outputs`, 2 for
   /// `outputs/a`, but 0 for a skill's own directory. Nothing if the chain of parents is broken, dead, or a
-  /// circle: in a workdir the host moves directories, and each is known by where it was last looked up.
+  /// circle.
   std::optional<std::size_t> depth(NodeId id) const EXCLUDES(mutex_);
 
   // -- What the kernel was told ----------------------------------------------------------------------------

@@ -317,7 +317,7 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   if (!place) return fail(place.error());
   struct stat target {};
   FileDescriptor replaced = hold_inode((*place)->file.get(), name);
-  const bool replaces = replaced && ::fstat(replaced.get(), &target) == 0;
+  const bool replaces = replaced && !(flags & RENAME_NOREPLACE) && ::fstat(replaced.get(), &target) == 0;
   record_entry(**place, name);
   if (replaces) before_removal(**place, target, replaced.get());
   if (with_faults("backing.put", [&] {

@@ -122,8 +122,10 @@ TEST_F(FilesByPath, HaveNoNameBeforeTheyAreComplete) {
   EXPECT_EQ(read(outputs() / "file"), "new");
   EXPECT_THAT(names_in(session().workspace()), ElementsAre("outputs"));
 
+  const auto open = open_file(outputs() / "file", O_RDONLY);
   file = value_of(session().files().create({}, path("outputs/file"), 0644, fusefs::IfExists::kFail));
   EXPECT_FALSE(file->publish());
+  EXPECT_EQ(stat_of(outputs() / "file").st_nlink, 1u);
   file.reset();
   EXPECT_THAT(names_in(session().workspace()), ElementsAre("outputs"));
 }

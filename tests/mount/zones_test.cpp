@@ -251,7 +251,7 @@ TEST_F(BoundWorkdir, TakesPipesButNoDevicesAndStays) {
   EXPECT_ERRNO(EROFS, ::rmdir((mount() / "workdir").c_str()));
 }
 
-// What was looked up at different times may say that two directories lie in each other.
+// What was looked up at different times would say that two directories lie in each other.
 TEST_F(BoundWorkdir, DirectoriesThatTheHostTurnedInsideOutCanBeWorkedIn) {
   const auto project = host_ / "project";
   fs::create_directories(project / "b/a");
@@ -259,7 +259,7 @@ TEST_F(BoundWorkdir, DirectoriesThatTheHostTurnedInsideOutCanBeWorkedIn) {
   fs::rename(project / "b/a", project / "a");
   fs::rename(project / "b", project / "a/b");
   struct stat found {};
-  EXPECT_ERRNO(ELOOP, ::fstatat(inside.get(), "b", &found, 0)) << "so the kernel believed that as well";
+  EXPECT_OK(::fstatat(inside.get(), "b", &found, 0));
   EXPECT_OK(::symlinkat("b", inside.get(), "link"));
   EXPECT_ERRNO(EPERM, ::symlinkat("../../b", inside.get(), "out"));
   EXPECT_OK(::renameat(inside.get(), "link", inside.get(), "renamed"));
