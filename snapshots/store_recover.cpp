@@ -86,8 +86,9 @@ Result<void> GitStore::recover_restore(const Journal& journal) {
   if (!forward) {
     if (repository_->ref(kBaseRef) == journal.base) return forward;
     if (auto back = converge(*before, *after, *before); !back) return back;
+  } else {
+    Batch::drop_intent(*repository_);
   }
-  Batch::drop_intent(*repository_);
   return Journal::remove(*repository_);
 }
 
