@@ -121,9 +121,11 @@ TEST_F(DaemonAsService, SaysWhenItServesAndWhenItStops) {
 TEST_F(DaemonAsService, SeesThatAUsersFileIsStillMapped) {
   start();
   create("s");
-  const auto path = mount("s") / "outputs/map";
-  write(path, std::string(4096, '.'));
-  ASSERT_OK(::chown(path.c_str(), 1000, 1000));
+  const auto path = mount("s") / "outputs/map", other = mount("s") / "outputs/other";
+  for (const auto& file : {path, other}) {
+    write(file, std::string(4096, '.'));
+    ASSERT_OK(::chown(file.c_str(), 1000, 1000));
+  }
   auto file = open_file(path, O_RDWR);
   char* bytes = static_cast<char*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
   ASSERT_NE(bytes, MAP_FAILED);
@@ -131,6 +133,8 @@ TEST_F(DaemonAsService, SeesThatAUsersFileIsStillMapped) {
   bytes[0] = '1';
   const auto first = ask("POST", "/v1/sessions/s/snapshots", "{}");
   EXPECT_EQ(first.status, 201) << first.body;
+  // What cannot be told counts as mapped.
+  EXPECT_EQ(first.json()["in_flight"].dump(), R"(["outputs/map"])");
   bytes[0] = '2';
   const auto second = ask("POST", "/v1/sessions/s/snapshots", "{}");
   EXPECT_EQ(second.status, 201) << second.body;
