@@ -387,8 +387,12 @@ void Operations::add_links_to_recheck(const struct stat& moved, const Directory&
   const auto depth = nodes_.depth(to.id);
   if (depth && former_depth && *depth >= *former_depth) return;
   const InodeKey key{from.volume, moved.st_ino};
-  // The kernel may still have it where the host had taken it from (NodeTable::reference).
-  const auto known = nodes_.descendants(kRootNode, [&](const Node& node) { return node.key == key; });
+  std::vector<Node> known;
+  if (rule_of(from.zone).changes_underneath)
+    // The kernel may still have it where the host had taken it from (NodeTable::reference).
+    known = nodes_.descendants(kRootNode, [&](const Node& node) { return node.key == key; });
+  else if (const auto id = nodes_.id_of(key))
+    if (auto node = nodes_.find(*id)) known.push_back(std::move(*node));
   for (const Node& node : known) {
     if (S_ISLNK(node.type)) links.push_back(node.id);
     if (!node.is_directory()) continue;
