@@ -19,11 +19,12 @@ bool is_for_writing(int flags) {
   return (flags & O_ACCMODE) != O_RDONLY;
 }
 
-bool can_write(const FileDescriptor& file) {
-  return is_for_writing(::fcntl(file.get(), F_GETFL));
-}
-
 }  // namespace
+
+Backings::HeldFile Backings::held_file(std::shared_ptr<FileDescriptor> file) {
+  const bool can_write = is_for_writing(::fcntl(file->get(), F_GETFL));
+  return {std::move(file), can_write};
+}
 
 Backings::~Backings() {
   kept_in_all -= kept_.size();
@@ -102,9 +103,9 @@ std::optional<Backings::Use> Backings::open_another(NodeId id, int flags) {
   }
   const auto held = files_.find(id.value);
   if (!before.opens || held == files_.end()) return std::nullopt;
-  if (is_for_writing(flags) && !can_write(*held->second)) return std::nullopt;
+  if (is_for_writing(flags) && !held->second.can_write) return std::nullopt;
   nodes_.opened(id, flags);
-  return Use{0, held->second, {}};
+  return Use{0, held->second.file, {}};
 }
 
 Result<Backings::Use> Backings::open_first(NodeId id, int flags, const OpenFile& open_file, bool may_pass) {
@@ -130,12 +131,12 @@ Result<Backings::Use> Backings::open_first(NodeId id, int flags, const OpenFile&
   }
   auto served = open_file(Purpose::kServe);
   if (!served) return fail(served.error());
-  auto held = std::make_shared<FileDescriptor>(std::move(*served));
-  std::shared_ptr<FileDescriptor> former;  // closed after the lock is released
+  const HeldFile held = held_file(std::make_shared<FileDescriptor>(std::move(*served)));
+  HeldFile former;  // closed after the lock is released
   MutexLock lock(mutex_);
   former = std::exchange(files_[id.value], held);
   nodes_.opened(id, flags);
-  return Use{0, held, {}};
+  return Use{0, held.file, {}};
 }
 
 bool Backings::may_be_kept(NodeId id) const {
@@ -150,7 +151,7 @@ OpenState Backings::closed(NodeId id, int flags) {
   if (state.opens) return state;
   last_for_attributes = take_attribute_file(id);
   if (const auto found = files_.find(id.value); found != files_.end()) {
-    last = std::move(found->second);
+    last = std::move(found->second.file);
     files_.erase(found);
   }
   if (!state.backing_id) return state;
@@ -175,14 +176,15 @@ bool Backings::is_mapped(NodeId id, int file) {
 std::shared_ptr<FileDescriptor> Backings::file(NodeId id, bool for_writing) const {
   MutexLock lock(mutex_);
   const auto found = files_.find(id.value);
-  if (found == files_.end() || (for_writing && !can_write(*found->second))) return nullptr;
-  return found->second;
+  if (found == files_.end() || (for_writing && !found->second.can_write)) return nullptr;
+  return found->second.file;
 }
 
 void Backings::remember_file(NodeId id, std::shared_ptr<FileDescriptor> file) {
+  HeldFile held = held_file(std::move(file));  // or the former one, closed after the lock is released
   MutexLock lock(mutex_);
   const OpenState state = nodes_.open_state(id);
-  if (state.opens && (!state.writers || can_write(*file))) files_[id.value].swap(file);
+  if (state.opens && (!state.writers || held.can_write)) std::swap(files_[id.value], held);
 }
 
 bool Backings::has_room_for_attribute_file() const {
@@ -207,7 +209,7 @@ std::shared_ptr<FileDescriptor> Backings::attribute_file(NodeId id) const {
   if (const auto found = attribute_files_.find(id.value); found != attribute_files_.end())
     return found->second;
   const auto found = files_.find(id.value);
-  return found == files_.end() ? nullptr : found->second;
+  return found == files_.end() ? nullptr : found->second.file;
 }
 
 void Backings::remember_attribute_file(NodeId id, std::shared_ptr<FileDescriptor> file) {

@@ -95,7 +95,12 @@ class Backings {
   int device_ = -1;
   bool passthrough_ = false;
   mutable Mutex mutex_;
-  std::unordered_map<std::uint64_t, std::shared_ptr<FileDescriptor>> files_ GUARDED_BY(mutex_);
+  struct HeldFile {
+    std::shared_ptr<FileDescriptor> file;
+    bool can_write = false;
+  };
+  static HeldFile held_file(std::shared_ptr<FileDescriptor> file);
+  std::unordered_map<std::uint64_t, HeldFile> files_ GUARDED_BY(mutex_);
   std::unordered_map<std::uint64_t, std::shared_ptr<FileDescriptor>> attribute_files_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint64_t> opening_ GUARDED_BY(mutex_);  // their files are being opened
   std::condition_variable_any opening_ended_;

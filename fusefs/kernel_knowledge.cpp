@@ -9,8 +9,8 @@ namespace {
 // A listing given anew costs three requests, and each of its names about an eighth of one.
 constexpr std::uint32_t kFewOutdated = 4;
 constexpr std::uint32_t kNamesForOneAttribute = 8;
-// What a listing costs is then mostly what looking at the files costs, or, of so many names, the few left
-// out.
+// A program that wants attributes asks for those of one piece of a listing one by one, which costs little
+// beside so many names with theirs; one that wants none has the driver look at so many files for nothing.
 constexpr std::uint32_t kNamesForOneAsked = 4096;
 
 std::atomic<std::uint32_t> changes_so_far{0};

@@ -60,9 +60,9 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
   int links = 0;
   while (!pending.empty()) {
     const bool is_asked_for = pending.size() <= asked_for;
-    asked_for = std::min(asked_for, pending.size());
     const std::string part = std::move(pending.back());
     pending.pop_back();
+    asked_for = std::min(asked_for, pending.size());
     const Entry& directory = walk.last();
     if (directory.id.value == 0) return not_found(path);
     if (!S_ISDIR(directory.attributes.st_mode))
@@ -93,7 +93,6 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
     if (!text)
       return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads out of the session",
                   path.text());
-    asked_for = std::min(asked_for, pending.size());
     if (++links > kMaxLinks)
       return fail(Error{Code::kInvalidRequest, ELOOP, "too many symbolic links", path.text()});
     if (text->starts_with('/')) {
