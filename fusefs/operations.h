@@ -275,7 +275,8 @@ class Operations {
                        std::span<const char> value);
   /// A descriptor for calls on the backing inode's attributes; it may be O_PATH.
   Result<std::shared_ptr<FileDescriptor>> attribute_file(const Node& node);
-  Result<std::string> name_of(const Node& node);
+  /// The name of a node in its directory.
+  Result<std::string> name_of(const Node& node, const Directory& directory);
   /// What a daemon that died had made for this very request, if it is still there.
   std::optional<std::pair<Entry, Opened>> nameless_made_before(const Request& request);
   /// Opens what was just made.

@@ -7,9 +7,17 @@
 
 namespace okcvm::fusefs {
 
-Result<std::string> Operations::name_of(const Node& node) {
+Result<std::string> Operations::name_of(const Node& node, const Directory& directory) {
   if (!node.name.empty()) return node.name;
-  // The table keeps short names only; a long one is found by its inode number.
+  // The table keeps short names only. A long one is most likely in the backing file system's memory,
+  if (const auto file = open_inode(node, O_PATH | O_NOFOLLOW)) {
+    auto name = workspace_.name_of(file->get());
+    struct stat status {};
+    if (name && ::fstatat(directory.file.get(), name->c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+        status.st_ino == node.key.inode)
+      return name;
+  }
+  // or it is looked for among all names of the directory.
   std::string name;
   auto listed = list(node.parent, 0, [&](const ListedName& row) {
     if (row.inode != node.key.inode) return true;
@@ -32,7 +40,7 @@ Result<RelPath> Operations::path_of(const Node& node) {
   if (!directory) return fail(directory.error());
   auto path = directories_.path_of(**directory);
   if (!path) return path;
-  auto text = name_of(node);
+  auto text = name_of(node, **directory);
   if (!text) return fail(text.error());
   auto name = Name::parse(*text);
   if (!name) return fail(name.error());

@@ -134,6 +134,12 @@ Result<RelPath> Workspace::path_of(int directory) const {
   return RelPath::parse(std::string_view(*text).substr(prefix.size()));
 }
 
+Result<std::string> Workspace::name_of(int file) const {
+  auto text = kernel_path(file);
+  if (!text) return text;
+  return text->substr(text->rfind('/') + 1);
+}
+
 int Workspace::anchor() const {
   return volume(kWorkspaceVolume)->root();
 }

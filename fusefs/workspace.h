@@ -44,6 +44,8 @@ class Workspace {
   /// The session-relative path of a directory of the writable zones, from its descriptor. ENOENT when
   /// removed.
   Result<RelPath> path_of(int directory) const;
+  /// A name of an open file: one of several, or a former one, or none that was ever its own.
+  Result<std::string> name_of(int file) const;
 
   /// The folder of all workspaces, which is there before anything is written.
   int anchor() const;

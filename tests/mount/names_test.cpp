@@ -14,8 +14,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
-using Names = MountedSession;
+class Names : public MountedSession {
+ protected:
+  /// Counts what was changed as saved.
+  void retire() { session().driver().retire_changes(session().driver().cut_changes()); }
+};
 
 TEST_F(Names, AnyBytesMakeAName) {
   const auto here = shared_in_session();
@@ -49,6 +54,25 @@ TEST_F(Names, OverlongNamesAnswerAsNative) {
     log << ANSWER_OF(::symlink(long_text.c_str(), (here / "long").c_str()))
         << ::readlink((here / "long").c_str(), text.data(), text.size());
   });
+}
+
+// The record of changes names the file. To find its name among all names of its directory would take long
+// where those are many, and moves the directory's access time.
+TEST_F(Names, AChangeOfAFileWithALongNameReadsNoDirectory) {
+  expect_as_native([this](const fs::path& here, std::ostream& log) {
+    const auto name = std::string(200, 'n');
+    const auto directory = open_file(here, O_RDONLY | O_DIRECTORY);
+    write(here / name, "x");
+    retire();
+    const timespec old[2] = {{1'000'000'000, 0}, {0, UTIME_OMIT}};
+    EXPECT_OK(::utimensat(directory.get(), ".", old, 0));
+    EXPECT_OK(::chmod((here / name).c_str(), 0600));
+    append(here / name, "y");
+    struct statx status {};
+    EXPECT_OK(::statx(directory.get(), "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_ATIME, &status));
+    log << status.stx_atime.tv_sec;
+  });
+  EXPECT_THAT(session().driver().cut_changes().rescan_reason, IsEmpty());
 }
 
 TEST_F(Names, PathsMayBeDeeperThanPathMax) {
