@@ -1,8 +1,27 @@
 #include "fusefs/directories.h"
 
 #include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace okcvm::fusefs {
+
+FileDescriptor Directory::hold(const char* name) const {
+  constexpr int kFlags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+  if (!rule_of(zone).changes_underneath) return FileDescriptor(::openat(file.get(), name, kFlags));
+  open_how how{};
+  how.flags = kFlags;
+  how.resolve = RESOLVE_NO_XDEV;
+  return FileDescriptor(static_cast<int>(::syscall(SYS_openat2, file.get(), name, &how, sizeof how)));
+}
+
+int Directory::look_at(const char* name, struct stat& status) const {
+  if (!rule_of(zone).changes_underneath) return ::fstatat(file.get(), name, &status, AT_SYMLINK_NOFOLLOW);
+  const FileDescriptor held = hold(name);
+  return held ? ::fstat(held.get(), &status) : -1;
+}
 
 Result<std::shared_ptr<const Directory>> Directories::open(NodeId id) {
   {

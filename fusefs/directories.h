@@ -21,6 +21,13 @@ struct Directory {
   NodeId id;
   Zone zone = Zone::kRoot;
   VolumeId volume = kWorkspaceVolume;
+
+  /// What stands at a name, O_PATH; links are not followed. Nothing that the host mounted in one of its own
+  /// directories is touched (EXDEV): a user's program may serve it, and never answer. Invalid, with errno
+  /// set, on failure.
+  FileDescriptor hold(const char* name) const;
+  /// fstat(2) of the same, and as that answers.
+  int look_at(const char* name, struct stat& status) const;
 };
 
 /// Opens directories by node and keeps the recently used ones open, a bounded number of them. Thread-safe.

@@ -15,15 +15,9 @@
 namespace okcvm::fusefs {
 namespace {
 
-/// Keeps the inode behind a name that is about to go: descriptors that are open on it without our knowing
-/// (O_PATH, directories) still work, and an open that has looked the name up already still finds it.
-FileDescriptor hold_inode(int directory, const char* name) {
-  return FileDescriptor(::openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
-}
-
-std::uint64_t inode_at(int directory, const char* name) {
+std::uint64_t inode_at(const Directory& directory, const char* name) {
   struct stat status {};
-  return ::fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) == 0 ? status.st_ino : 0;
+  return directory.look_at(name, status) == 0 ? status.st_ino : 0;
 }
 
 }  // namespace
@@ -148,7 +142,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
         return ::linkat(source->get(), "", (*place)->file.get(), name, AT_EMPTY_PATH);
       }) != 0) {
     const bool is_made =
-        errno == EEXIST && request.may_have_run && inode_at((*place)->file.get(), name) == node->key.inode;
+        errno == EEXIST && request.may_have_run && inode_at(**place, name) == node->key.inode;
     if (!is_made) return fail_errno(errno);
   }
   attributes_changed(parent);
@@ -255,7 +249,9 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
   auto place = place_for_change(parent, name, operation);
   if (!place) return fail(place.error());
   struct stat status {};
-  FileDescriptor held = hold_inode((*place)->file.get(), name);
+  // Keeps the inode behind the name that is about to go: descriptors that are open on it without our knowing
+  // (O_PATH, directories) still work, and an open that has looked the name up already still finds it.
+  FileDescriptor held = (*place)->hold(name);
   if (!held || ::fstat(held.get(), &status) != 0) {
     const int error = errno;
     if (!request.may_have_run || error != ENOENT) return fail_errno(error);
@@ -280,7 +276,7 @@ Result<struct stat> Operations::status_at(NodeId parent, const char* name) {
   auto directory = directories_.open(parent);
   if (!directory) return fail(directory.error());
   struct stat status {};
-  if (::fstatat((*directory)->file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
+  if ((*directory)->look_at(name, status) != 0) return fail_errno(errno);
   return status;
 }
 
@@ -300,8 +296,7 @@ Result<Operations::Renamed> Operations::rename(const Request& request, NodeId pa
   if (!to) return fail(to.error());
   const Gate::Closing closing(moves_);
   struct stat moved {};
-  if (request.may_have_run && request.noted &&
-      ::fstatat((*to)->file.get(), new_name, &moved, AT_SYMLINK_NOFOLLOW) == 0 &&
+  if (request.may_have_run && request.noted && (*to)->look_at(new_name, moved) == 0 &&
       moved.st_ino == request.noted && (!source || source->st_ino != request.noted)) {
     const bool exchanged = (flags & RENAME_EXCHANGE) && source;
     if (!(flags & RENAME_EXCHANGE)) name_was_taken(**to, new_name, moved.st_ino);
@@ -316,7 +311,7 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   auto place = place_for_change(parent, name, "write");
   if (!place) return fail(place.error());
   struct stat target {};
-  FileDescriptor replaced = hold_inode((*place)->file.get(), name);
+  FileDescriptor replaced = (*place)->hold(name);
   const bool replaces = replaced && !(flags & RENAME_NOREPLACE) && ::fstat(replaced.get(), &target) == 0;
   record_entry(**place, name);
   if (replaces) before_removal(**place, target, replaced.get());
@@ -333,7 +328,7 @@ Result<Operations::Renamed> Operations::move(const Directory& from, const char* 
                                              const struct stat& source, const Directory& to,
                                              const char* new_name, unsigned flags) {
   struct stat target {};
-  FileDescriptor replaced = hold_inode(to.file.get(), new_name);
+  FileDescriptor replaced = to.hold(new_name);
   const bool has_target = replaced && ::fstat(replaced.get(), &target) == 0;
   const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;
   if (has_target && !same_file && !(flags & RENAME_EXCHANGE)) before_removal(to, target, replaced.get());

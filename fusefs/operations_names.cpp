@@ -162,11 +162,18 @@ Result<Entry> Operations::look_up(NodeId parent, const char* name) {
 
 Result<Entry> Operations::look_up_in(const Directory& directory, const char* name, int opened) {
   const Gate::Pass pass(moves_);  // what is found stands there until that is noted
+  const bool shared = rule_of(directory.zone).changes_underneath;
+  FileDescriptor held;
+  if (shared && opened < 0) {
+    // The host may replace the name between two calls: hold on to the file, then look at it.
+    held = directory.hold(name);
+    if (!held) return fail_errno(errno);  // EXDEV: a mount inside the workdir is not entered
+    opened = held.get();
+  }
   struct stat status {};
   const int looked = opened >= 0 ? ::fstat(opened, &status)
                                  : ::fstatat(directory.file.get(), name, &status, AT_SYMLINK_NOFOLLOW);
   if (looked != 0) return fail_errno(errno);
-  const bool shared = rule_of(directory.zone).changes_underneath;
   Node node;
   node.key = {directory.volume, status.st_ino};
   node.zone = directory.zone;
@@ -179,17 +186,8 @@ Result<Entry> Operations::look_up_in(const Directory& directory, const char* nam
   }
   const auto volume = workspace_.volume(directory.volume);
   if (!volume) return fail_errno(ESTALE);
-  FileDescriptor held;
-  if (shared && opened < 0) {
-    // The host may replace the name between two calls: hold on to the file, then look at it.
-    held = FileDescriptor(::openat(directory.file.get(), name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    if (!held || ::fstat(held.get(), &status) != 0) return fail_errno(errno);
-    node.key.inode = status.st_ino;
-    node.type = status.st_mode & S_IFMT;
-    opened = held.get();
-  }
   if (status.st_dev != volume->device())
-    return fail_errno(EXDEV);  // a mount inside the workdir is not entered
+    return fail_errno(EXDEV);  // nor a file system within the file system
   auto handle = opened >= 0 ? volume->pin(opened, "", status.st_ino)
                             : volume->pin(directory.file.get(), name, status.st_ino);
   if (!handle) return fail(handle.error());
@@ -219,8 +217,7 @@ void Operations::forget(NodeId id, std::uint64_t count) {
 std::optional<NodeId> Operations::known_at(NodeId parent, const char* name) {
   struct stat status {};
   auto directory = directories_.open(parent);
-  if (!directory || ::fstatat((*directory)->file.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0)
-    return std::nullopt;
+  if (!directory || (*directory)->look_at(name, status) != 0) return std::nullopt;
   const auto id = nodes_.id_of({(*directory)->volume, status.st_ino});
   if (!id) return std::nullopt;
   auto node = nodes_.find(*id);

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -337,6 +338,50 @@ TEST_F(WorkdirTraversal, ALinkThatTheHostMovedIsMovedOn) {
   EXPECT_OK(::mkdir((workdir() / "d/e").c_str(), 0755));
   EXPECT_OK(::rename((workdir() / "d/f").c_str(), (workdir() / "d/e/f").c_str()));
   EXPECT_EQ(link_text(workdir() / "d/e/f/link"), "../../../../temp");
+}
+
+/// A file system that a program has mounted and does not serve.
+class UnservedMount {
+ public:
+  explicit UnservedMount(fs::path at) : at_(std::move(at)), device_(open_file("/dev/fuse", O_RDWR)) {
+    const auto options =
+        "fd=" + std::to_string(device_.get()) + ",rootmode=40000,user_id=0,group_id=0,allow_other";
+    EXPECT_OK(::mount("unserved", at_.c_str(), "fuse", 0, options.c_str()));
+  }
+  ~UnservedMount() { EXPECT_OK(::umount2(at_.c_str(), MNT_DETACH)); }
+
+ private:
+  fs::path at_;
+  FileDescriptor device_;
+};
+
+TEST_F(WorkdirTraversal, WhatIsMountedInItIsNotTouched) {
+  fs::create_directory(host_ / "unserved");
+  fs::create_directory(host_ / "bound");
+  const UnservedMount unserved(host_ / "unserved");
+  EXPECT_OK(::mount((host_ / "d").c_str(), (host_ / "bound").c_str(), nullptr, MS_BIND, nullptr));
+  for (const char* name : {"unserved", "bound"}) {
+    EXPECT_ERRNO(EXDEV, ::access((workdir() / name).c_str(), F_OK));
+    EXPECT_ERRNO(EXDEV, ::rename((workdir() / name).c_str(), (workdir() / "moved").c_str()));
+    EXPECT_ERRNO(EXDEV, ::rename((workdir() / "d").c_str(), (workdir() / name).c_str()));
+    EXPECT_ERRNO(EXDEV, ::rmdir((workdir() / name).c_str()));
+  }
+  EXPECT_THAT(list(workdir()), ElementsAre("bound", "d", "unserved"));
+  EXPECT_OK(::umount2((host_ / "bound").c_str(), MNT_DETACH));
+}
+
+TEST_F(WorkdirTraversal, WhatIsMountedOnANameThatIsKnownIsNotTouched) {
+  fs::create_directory(host_ / "x");
+  list(workdir());
+  const UnservedMount unserved(host_ / "x");
+  const auto answer_soon = [&](const auto& call) {
+    const int error = ERRNO_OF(call());
+    EXPECT_TRUE(error == EXDEV || error == EBUSY) << errno_name(error);
+  };
+  answer_soon([&] { return ::rmdir((workdir() / "x").c_str()); });
+  answer_soon([&] { return ::rename((workdir() / "x").c_str(), (workdir() / "y").c_str()); });
+  answer_soon([&] { return ::rename((workdir() / "d").c_str(), (workdir() / "x").c_str()); });
+  session().driver().hold();
 }
 
 TEST_F(Traversal, NoPathLeadsAboveTheMount) {
