@@ -5,11 +5,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <future>
+#include <vector>
 
 #include "tests/support/expect.h"
 #include "tests/support/file_io.h"
 #include "tests/support/process.h"
+#include "tests/support/unserved_mount.h"
 #include "tools/daemon/sessions/git_remote.h"
 
 namespace okcvm::test {
@@ -97,6 +101,23 @@ TEST_F(WorkdirsTest, AreNotReachedThroughDescriptorsOfTheDaemon) {
   const auto opened = open("/proc/self/fd/" + std::to_string(held.get()));
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().errno_value, ELOOP);
+}
+
+TEST_F(WorkdirsTest, InAFileSystemThatAUserServesAreNotWaitedFor) {
+  const auto wanted = place("projects/a/w");
+  fs::create_directory_symlink(wanted, place("projects/link"));
+  for (const char* covered : {"projects/a/w", "projects/a", "projects"}) {
+    UnservedMount mount(place(covered), kAlice.uid);
+    auto codes = std::async(std::launch::async, [&] {
+      const auto code_of = [](const auto& opened) { return opened ? Code::kInternal : opened.error().code; };
+      return std::vector{code_of(open(wanted)), code_of(open(place("projects/link"))),
+                         code_of(reopen(wanted))};
+    });
+    EXPECT_EQ(codes.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    mount.end();
+    EXPECT_EQ(codes.get(), std::vector(3, Code::kForbidden)) << covered;
+  }
+  EXPECT_TRUE(reopen(wanted));
 }
 
 TEST_F(WorkdirsTest, TellTheRemoteOfARepository) {

@@ -1,7 +1,6 @@
 #include "tools/daemon/sessions/workdirs.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,9 +35,10 @@ Result<std::string> real_path_of(const FileDescriptor& directory) {
 }
 
 std::string made_real(const std::filesystem::path& path) {
-  std::error_code error;
-  const auto real = std::filesystem::canonical(path, error);
-  return error ? path.lexically_normal().string() : real.string();
+  const auto absolute = std::filesystem::absolute(path);
+  if (const auto directory = open_by_steps(absolute, Links::kFollow))
+    if (auto real = real_path_of(*directory)) return *std::move(real);
+  return absolute.lexically_normal().string();
 }
 
 }  // namespace
@@ -53,19 +53,19 @@ Workdirs::Workdirs(const std::vector<std::string>& allowed_roots,
 
 Result<Workdirs::Opened> Workdirs::open(const std::string& requested, uid_t owner_uid,
                                         gid_t owner_gid) const {
-  return open_resolving(requested, owner_uid, owner_gid, 0);
+  return open_with(requested, owner_uid, owner_gid, Links::kFollow);
 }
 
 Result<Workdirs::Opened> Workdirs::reopen(const std::string& real_path, uid_t owner_uid,
                                           gid_t owner_gid) const {
-  auto opened = open_resolving(real_path, owner_uid, owner_gid, RESOLVE_NO_SYMLINKS);
+  auto opened = open_with(real_path, owner_uid, owner_gid, Links::kRefuse);
   if (!opened && opened.error().errno_value == ELOOP)
     return fail(Code::kForbidden, "the workdir's path has a link in it now: bind it anew");
   return opened;
 }
 
-Result<Workdirs::Opened> Workdirs::open_resolving(const std::string& requested, uid_t owner_uid,
-                                                  gid_t owner_gid, std::uint64_t resolve) const {
+Result<Workdirs::Opened> Workdirs::open_with(const std::string& requested, uid_t owner_uid, gid_t owner_gid,
+                                             Links links) const {
   if (requested.find('\0') != requested.npos)
     return fail(Code::kInvalidRequest, "a workdir may not contain a NUL byte");
   const auto user = host_user(owner_uid);
@@ -78,8 +78,8 @@ Result<Workdirs::Opened> Workdirs::open_resolving(const std::string& requested, 
   if (allowed_roots_.empty()) return fail(check_workdir(path, {}).error());
 
   const auto groups = user ? user->groups : std::vector<gid_t>();
-  auto directory = as_owner({owner_uid, owner_gid, groups},
-                            [&] { return open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, resolve); });
+  auto directory = as_owner({owner_uid, owner_gid, groups}, [&] { return open_by_steps(path, links); });
+  if (!directory && !directory.error().message.empty()) return fail(directory.error());
   if (!directory)
     return fail_errno(directory.error().errno_value, "the workdir cannot be opened by the session's owner");
   // The rules are held against what was opened, so that nothing can be swapped in between.

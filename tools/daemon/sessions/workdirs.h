@@ -2,7 +2,6 @@
 
 #include <sys/types.h>
 
-#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
+#include "tools/daemon/sessions/directory_steps.h"
 
 namespace okcvm::daemon {
 
@@ -34,8 +34,7 @@ class Workdirs final {
   Result<Opened> reopen(const std::string& real_path, uid_t owner_uid, gid_t owner_gid) const;
 
  private:
-  Result<Opened> open_resolving(const std::string& requested, uid_t owner_uid, gid_t owner_gid,
-                                std::uint64_t resolve) const;
+  Result<Opened> open_with(const std::string& requested, uid_t owner_uid, gid_t owner_gid, Links links) const;
 
   std::vector<std::string> allowed_roots_;
   std::vector<std::string> own_trees_;
