@@ -45,15 +45,14 @@ struct TableHeader {
   std::uint32_t record_size;
   std::uint32_t next_slot;  // slots from here on were never used
   std::uint32_t trust;
+  std::uint32_t uncovered_epoch;  // the newest of forgotten nodes that were kKnown: nothing is covered in it
 };
 constexpr std::uint64_t kMagic = 0x6f6b63766d6e6401;  // "okcvmnd", version 1
 constexpr std::size_t kHeaderSize = 64;
-
+constexpr std::uint32_t kMayBeMapped = 1u << 31;
 TableHeader& header_of(const SharedRegion& region) {
   return *reinterpret_cast<TableHeader*>(region.data());
 }
-
-constexpr std::uint32_t kMayBeMapped = 1u << 31;
 
 /// Whether the host put what the kernel knows in one directory into another. The kernel would move it there
 /// with all it keeps, texts of links among it, which were judged by where they stood.
@@ -245,6 +244,8 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   row->lookups -= std::min(row->lookups, count);
   if (row->lookups) return {};
   if (!row->dead) index_.erase(id.slot(), key_of());
+  if (auto& epoch = header_of(region_).uncovered_epoch; !row->dead && row->coverage == Coverage::kKnown)
+    epoch = std::max(epoch, row->coverage_epoch);
   const Forgotten forgotten{true, {row->volume, row->inode}};
   row->id.store(0);
   fault_point("nodes.forgotten");
@@ -439,6 +440,7 @@ void NodeTable::set_coverage(NodeId id, std::uint32_t epoch, Coverage coverage) 
 
 bool NodeTable::is_covered(NodeId id, std::uint32_t epoch) const {
   MutexLock lock(mutex_);
+  if (header_of(region_).uncovered_epoch == epoch) return false;
   Circle circle;
   for (const NodeRecord* row = live_record(id); row && !circle.closes_at(row);
        row = live_record(NodeId{row->parent})) {

@@ -107,6 +107,7 @@ class NodeTable {
   void set_recorded(NodeId id, std::uint32_t epoch) EXCLUDES(mutex_);
   /// kWhole: a directory recorded as new, to be read whole; what happens below it need not be recorded.
   /// kKnown: it was moved into such a directory with what was known of it, so changes in it must be recorded.
+  /// Once such a node is forgotten, nobody could tell any more, so nothing counts as covered in that epoch.
   enum class Coverage : std::uint8_t { kWhole, kKnown };
   void set_coverage(NodeId id, std::uint32_t epoch, Coverage coverage) EXCLUDES(mutex_);
   /// Whether the next snapshot reads this node anyway, as part of a directory recorded whole in this epoch.
