@@ -53,7 +53,7 @@ Result<Answer> GitStore::locked(Result<Answer> (GitStore::*work)(Parameters...),
       auto file = lock_repository();
       if (!file) return fail(file.error());
       held = std::move(*file);
-      notice_others();
+      if (auto noticed = notice_others(); !noticed) return fail(noticed.error());
     }
     return (this->*work)(std::forward<Arguments>(arguments)...);
   } catch (const std::exception&) {
@@ -111,13 +111,15 @@ Result<FileDescriptor> GitStore::lock_repository() {
   return file;
 }
 
-/// Another process may have made the repository, or moved it on, since we last held the lock.
-void GitStore::notice_others() {
+/// Another process may have made the repository, moved it on, or packed it, since we last held the lock.
+Result<void> GitStore::notice_others() {
+  if (auto noticed = repository_->notice_removed_packs(); !noticed) return noticed;
   const auto newest = repository_->ref(kMainRef);
-  if (newest == newest_) return;
+  if (newest == newest_) return {};
   newest_ = newest;
   history_.reset();
   repository_->refresh();
+  return {};
 }
 
 // -- Finding snapshots

@@ -68,7 +68,7 @@ class GitStore final : public Store {
   Result<Answer> locked(Result<Answer> (GitStore::*work)(Parameters...), Arguments&&... arguments)
       EXCLUDES(mutex_);
   Result<FileDescriptor> lock_repository() REQUIRES(mutex_);
-  void notice_others() REQUIRES(mutex_);
+  Result<void> notice_others() REQUIRES(mutex_);
   Result<Commit> last_commit(const Oid& oid) REQUIRES(mutex_);
   Result<std::vector<Snapshot>> list_locked(std::size_t limit) REQUIRES(mutex_);
   Result<Snapshot> find_locked(const std::string& snapshot) REQUIRES(mutex_);

@@ -4,11 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <system_error>
 
 #include "policy/fault.h"
 #include "snapshots/blob_stream.h"
+#include "snapshots/disk.h"
 #include "snapshots/git.h"
 #include "snapshots/loose_reader.h"
 #include "snapshots/store.h"
@@ -38,6 +40,17 @@ bool sync_all(const std::filesystem::path& folder) {
   for (; !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error))
     if ((entry->is_regular_file(error) || entry->is_directory(error)) && !sync(entry->path())) return false;
   return !error && sync(folder);
+}
+
+std::set<std::string> packs_of(int repository) {
+  std::set<std::string> names;
+  const FileDescriptor folder(
+      ::openat(repository, "objects/pack", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  const auto rows = folder ? rows_in(folder.get()) : Result<std::vector<DiskRow>>();
+  if (!rows) return names;
+  for (const auto& row : *rows)
+    if (row.name.ends_with(".pack")) names.insert(row.name);
+  return names;
 }
 
 }  // namespace
@@ -75,6 +88,7 @@ Result<std::unique_ptr<Repository>> Repository::open(const std::filesystem::path
   constexpr int kFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
   repository->folder_ = FileDescriptor(::open(folder.c_str(), kFolder));
   if (!repository->folder_) return fail_errno(errno, kWhat);
+  repository->packs_ = packs_of(repository->folder_.get());
   repository->handles_ = Handles::open(folder);
   if (!repository->handles_) return fail(git::last_error(Code::kCorrupt, std::string(kWhat)));
   const int fd = repository->folder_.get();
@@ -182,9 +196,18 @@ Result<void> Repository::move_ref(const char* name, const std::optional<Oid>& fr
 
 void Repository::refresh() {
   git_odb_refresh(handles_->odb.get());
+  packs_.merge(packs_of(folder_.get()));
+}
+
+Result<void> Repository::notice_removed_packs() {
+  auto now = packs_of(folder_.get());
+  if (!std::includes(now.begin(), now.end(), packs_.begin(), packs_.end())) return reopen();
+  packs_ = std::move(now);
+  return {};
 }
 
 Result<void> Repository::reopen() {
+  packs_ = packs_of(folder_.get());
   auto handles = Handles::open(path_);
   if (!handles) return fail(git::last_error(Code::kCorrupt, "the snapshot repository cannot be opened"));
   handles_ = std::move(handles);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -55,6 +56,9 @@ class Repository final {
 
   /// Looks for packs that came since.
   void refresh();
+  /// Looks whether packs went since, as they do when somebody has git collect garbage: what they held may be
+  /// nowhere any more, though it can still be read from those that are open.
+  Result<void> notice_removed_packs();
   /// Forgets everything read so far: after packs were removed.
   Result<void> reopen();
 
@@ -66,6 +70,7 @@ class Repository final {
   FileDescriptor folder_;
   FileDescriptor own_folder_;
   std::unique_ptr<Handles> handles_;
+  std::set<std::string> packs_;  // of those that are open, as far as they were listed
 };
 
 }  // namespace okcvm::snapshots
