@@ -127,6 +127,7 @@ class MountedSession final : public SessionMount {
   void end_loop();
   void settle_after_take_over();
   void tell_everything();
+  void fetch_mapped_stores();
   ChangeSet cut_held();
   void invalidate(const std::vector<RelPath>& changed);
 
@@ -316,6 +317,14 @@ MountedSession::~MountedSession() {
 // -- Changes and holds
 // ----------------------------------------------------------------------------------------
 
+/// Where the kernel keeps the pages of open files itself, it has not written yet what was stored through
+/// mappings, and does when it is told to forget them. Only while requests pass: it waits for a truncate.
+void MountedSession::fetch_mapped_stores() {
+  for (const NodeId id : nodes_.open_for_writing())
+    if (const OpenState open = nodes_.open_state(id); open.mappers && !open.backing_id) notifier_.inode(id);
+  notifier_.drain();
+}
+
 ChangeSet MountedSession::cut_held() {
   std::vector<RelPath> in_flight = operations_.written_now();
   ChangeSet changes = changes_.cut();
@@ -325,6 +334,7 @@ ChangeSet MountedSession::cut_held() {
 }
 
 ChangeSet MountedSession::cut_changes() {
+  fetch_mapped_stores();
   const Gate::Closing closing(gate_);
   return cut_held();
 }
@@ -351,6 +361,7 @@ class MountedSession::SessionHold final : public SessionMount::Hold {
 };
 
 std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
+  fetch_mapped_stores();
   return std::make_unique<SessionHold>(*this);
 }
 

@@ -1,10 +1,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <future>
 #include <thread>
 
@@ -36,6 +38,27 @@ TEST_F(Hold, RequestsWaitAndThenAreAnswered) {
   hold.reset();
   EXPECT_EQ(errno_name(made.get()), "ok");
   EXPECT_TRUE(there_is(backing("outputs/made")));
+}
+
+TEST_F(Hold, WhatWasStoredThroughAMappingIsInTheBackingFile) {
+  auto file = open_file(outputs() / "file", O_CREAT | O_RDWR);
+  EXPECT_OK(::ftruncate(file.get(), 4));
+  auto* const memory =
+      static_cast<char*>(::mmap(nullptr, 4, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  file.reset();
+  std::memcpy(memory, "cut.", 4);
+  session().driver().cut_changes();
+  EXPECT_EQ(read(backing("outputs/file")), "cut.");
+  std::memcpy(memory, "held", 4);
+  {
+    const auto hold = session().driver().hold();
+    EXPECT_EQ(read(backing("outputs/file")), "held");
+  }
+  EXPECT_EQ(read(outputs() / "file"), "held");
+  EXPECT_OK(
+      ::msync(memory, 4, MS_SYNC));  // munmap(2) would hold a lock that the driver needs, in this process
+  ::munmap(memory, 4);
 }
 
 TEST_F(Hold, WhatChangedUnderneathIsSeenAfterwards) {
