@@ -152,8 +152,11 @@ Result<bool> Batch::recover(Repository& repository) {
       if (oid && line.starts_with("loose ")) files.push_back("objects/" + loose_file(*oid));
       start = end + 1;
     }
-    const bool named = commit && (repository.ref(kMainRef) == commit || repository.ref(kBaseRef) == commit);
-    untold = named && repository.ref(kMainRef) == commit;
+    const auto newest = repository.ref(kMainRef), base = repository.ref(kBaseRef);
+    for (const auto* ref : {&newest, &base})
+      if (!*ref) return fail(ref->error());
+    const bool named = commit && (*newest == commit || *base == commit);
+    untold = named && *newest == commit;
     if (!named) {
       for (const auto& file : files) {
         fault_point("batch.recover");

@@ -115,8 +115,9 @@ Result<FileDescriptor> GitStore::lock_repository() {
 Result<void> GitStore::notice_others() {
   if (auto noticed = repository_->notice_removed_packs(); !noticed) return noticed;
   const auto newest = repository_->ref(kMainRef);
-  if (newest == newest_) return {};
-  newest_ = newest;
+  if (!newest) return fail(newest.error());
+  if (*newest == newest_) return {};
+  newest_ = *newest;
   history_.reset();
   repository_->refresh();
   return {};

@@ -172,10 +172,15 @@ bool Repository::contains(const Oid& oid) const {
   return git_odb_exists_ext(handles_->odb.get(), &git::native(oid), GIT_ODB_LOOKUP_NO_REFRESH) == 1;
 }
 
-std::optional<Oid> Repository::ref(const char* name) const {
+Result<std::optional<Oid>> Repository::ref(const char* name) const {
   git_oid oid{};
-  if (git_reference_name_to_id(&oid, handles_->repository.get(), name) != 0) return std::nullopt;
-  return git::from_native(oid);
+  errno = 0;
+  const int status = git_reference_name_to_id(&oid, handles_->repository.get(), name);
+  if (status == GIT_ENOTFOUND) return std::optional<Oid>();
+  if (status != 0)
+    return fail(
+        git::last_error(Code::kCorrupt, "the ref " + std::string(name) + " of the snapshots cannot be read"));
+  return std::optional(git::from_native(oid));
 }
 
 Result<void> Repository::move_ref(const char* name, const std::optional<Oid>& from, const Oid& to) {

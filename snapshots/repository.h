@@ -50,7 +50,8 @@ class Repository final {
   Result<void> read_stream(const Oid& oid, const std::function<Result<void>(std::string_view)>& sink) const;
   bool contains(const Oid& oid) const;
 
-  std::optional<Oid> ref(const char* name) const;
+  /// Where a ref stands; nothing if there is none. `corrupt` if that cannot be told.
+  Result<std::optional<Oid>> ref(const char* name) const;
   /// Moves a ref that stands at `from` (nothing: that does not exist); `busy` if it stands elsewhere.
   Result<void> move_ref(const char* name, const std::optional<Oid>& from, const Oid& to);
 

@@ -84,7 +84,8 @@ Result<void> GitStore::recover_restore(const Journal& journal) {
   auto forward = converge(*before, *after, *after);
   if (forward) forward = name_restored(journal, *disk);
   if (!forward) {
-    if (repository_->ref(kBaseRef) == journal.base) return forward;
+    const auto base = repository_->ref(kBaseRef);
+    if (!base || *base == journal.base) return forward;
     if (auto back = converge(*before, *after, *before); !back) return back;
   } else {
     Batch::drop_intent(*repository_);

@@ -27,9 +27,10 @@ Result<RestoreResult> GitStore::restore_locked(const std::string& snapshot, cons
 }
 
 Result<RestoreResult> GitStore::undo_locked(const RestoreHooks& hooks, const Progress& progress) {
-  const auto before = repository_ ? repository_->ref(kUndoRef) : std::nullopt;
-  if (!before) return fail(Code::kUnknownSnapshot, "nothing was restored yet, so there is nothing to undo");
-  auto target = read_commit(*repository_, *before);
+  const auto before = repository_ ? repository_->ref(kUndoRef) : std::optional<Oid>();
+  if (!before) return fail(before.error());
+  if (!*before) return fail(Code::kUnknownSnapshot, "nothing was restored yet, so there is nothing to undo");
+  auto target = read_commit(*repository_, **before);
   if (!target) return fail(target.error());
   return restore_now(*target, {}, false, hooks, progress);
 }
@@ -75,7 +76,9 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   RestoreResult result{std::move(*rows), taken->snapshot};
   Journal journal{taken->commit.oid, taken->commit.oid};
   if (plan->deltas.empty()) {
-    if (auto moved = repository_->move_ref(kUndoRef, repository_->ref(kUndoRef), journal.before); !moved)
+    const auto undo = repository_->ref(kUndoRef);
+    if (!undo) return fail(undo.error());
+    if (auto moved = repository_->move_ref(kUndoRef, *undo, journal.before); !moved)
       return fail(moved.error());
     return result;
   }
@@ -147,14 +150,15 @@ Result<Oid> GitStore::keep_base(const Commit& before, const Commit& target, Tree
 Result<void> GitStore::name_restored(const Journal& journal, const Disk& disk) {
   if (with_faults("restore.sync", [&] { return ::syncfs(disk.root()); }) != 0)
     return fail_errno(errno, "the restored files cannot be written to disk");
-  const auto undo = repository_->ref(kUndoRef);
-  if (undo != journal.before)
-    if (auto moved = repository_->move_ref(kUndoRef, undo, journal.before); !moved) return moved;
-  const auto base = repository_->ref(kBaseRef);
-  if (base == journal.base) return {};
-  auto moved = repository_->move_ref(kBaseRef, base, journal.base);
-  if (!moved && undo && undo != journal.before)
-    static_cast<void>(repository_->move_ref(kUndoRef, journal.before, *undo));
+  const auto undo = repository_->ref(kUndoRef), base = repository_->ref(kBaseRef);
+  for (const auto* ref : {&undo, &base})
+    if (!*ref) return fail(ref->error());
+  if (*undo != journal.before)
+    if (auto moved = repository_->move_ref(kUndoRef, *undo, journal.before); !moved) return moved;
+  if (*base == journal.base) return {};
+  auto moved = repository_->move_ref(kBaseRef, *base, journal.base);
+  if (!moved && *undo && *undo != journal.before)
+    static_cast<void>(repository_->move_ref(kUndoRef, journal.before, **undo));
   return moved;
 }
 

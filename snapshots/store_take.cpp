@@ -65,7 +65,9 @@ Result<GitStore::Base> GitStore::base() {
   Base found;
   found.newest = newest_;
   if (!found.newest) return found;
-  auto restored = repository_->ref(kBaseRef);
+  auto ref = repository_->ref(kBaseRef);
+  if (!ref) return fail(ref.error());
+  auto restored = *ref;
   if (restored && restored != stale_base_) {
     auto parent = last_ && last_->oid == *restored ? last_->parent : read_parent(*repository_, *restored);
     if (!parent) return fail(parent.error());

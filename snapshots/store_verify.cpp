@@ -86,8 +86,11 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
   VerifyReport report;
   if (!repository_) return report;
   Inspector inspector(*repository_, report, progress);
-  for (const char* ref : {kMainRef, kBaseRef, kUndoRef})
-    if (auto done = inspector.commits(repository_->ref(ref)); !done) return fail(done.error());
+  for (const char* name : {kMainRef, kBaseRef, kUndoRef}) {
+    const auto ref = repository_->ref(name);
+    if (!ref) report.problems.push_back(ref.error().message);
+    if (auto done = inspector.commits(ref.value_or(std::nullopt)); !done) return fail(done.error());
+  }
   auto commit = commit_of(snapshot);
   if (!commit && report.problems.empty()) return fail(commit.error());
   auto wanted = commit ? open_tree(*commit) : Result<std::unique_ptr<Tree>>(fail(commit.error()));

@@ -1,4 +1,4 @@
-// What users do to a repository with git while the store has it open.
+// What others do to a repository while the store has it open.
 
 #include "tests/snapshots/fixture.h"
 
@@ -6,6 +6,7 @@ namespace okcvm::test {
 namespace {
 
 using snapshots::Snapshot;
+using ::testing::IsEmpty;
 
 class StockGit : public SnapshotTest {
  protected:
@@ -27,7 +28,7 @@ TEST_F(StockGit, WhatItPrunedIsStoredAgain) {
   restore(b);
   git("gc -q --prune=now");
   expect_sound_repository();
-  shell("rm outputs/three; echo a > outputs/one; echo b > outputs/two");
+  shell("rm -f outputs/three; echo a > outputs/one; echo b > outputs/two");
   const Snapshot both = snapshot("both");
   expect_sound_repository();
   EXPECT_EQ(git("show " + both.id.text() + ":workspace/outputs/two"), "b\n");
@@ -37,13 +38,60 @@ TEST_F(StockGit, WhatItPrunedIsStoredAgain) {
 
 TEST_F(StockGit, WhatItTookAwayIsMissedByVerify) {
   shell("echo a > outputs/one");
-  const Snapshot a = snapshot("a");
-  ASSERT_THAT(value_of(store().verify("", record_.source(), {})).problems, ::testing::IsEmpty());
-  std::filesystem::remove_all(repository() / "objects/pack");
-  const auto found = store().verify(a.id.text(), record_.source(), {});
-  if (found) EXPECT_THAT(found->problems, ::testing::Not(::testing::IsEmpty()));
-  if (!found) EXPECT_EQ(found.error().code, Code::kCorrupt);
+  snapshot("a");
+  ASSERT_THAT(store().verify("", record_.source(), nullptr)->problems, IsEmpty());
+  for (const auto& file : std::filesystem::directory_iterator(repository() / "objects/pack"))
+    std::filesystem::remove(file.path());
+  const auto found = store().verify("", record_.source(), nullptr);
+  EXPECT_TRUE(!found || !found->problems.empty());
 }
+
+/// A ref that cannot be read says nothing, least of all that there are no snapshots.
+class DamagedRef : public SnapshotTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    make_zones();
+    shell("echo a > outputs/one");
+    const Snapshot a = snapshot("a");
+    shell("echo b > outputs/one");
+    snapshot("b");
+    restore(a);
+  }
+  void damage(const char* ref) { write(repository() / ref, GetParam()); }
+};
+
+TEST_P(DamagedRef, OfTheNewestSnapshot) {
+  for (const bool anew : {false, true}) {
+    damage("refs/heads/main");
+    if (anew) reopen();
+    const auto list = store().list(0);
+    ASSERT_FALSE(list);
+    EXPECT_EQ(list.error().code, Code::kCorrupt);
+    shell("echo c > outputs/two");
+    const auto taken = store().take("c", record_.source(), nullptr);
+    ASSERT_FALSE(taken);
+    EXPECT_EQ(taken.error().code, Code::kCorrupt);
+  }
+}
+
+TEST_P(DamagedRef, OfTheRestoredState) {
+  damage("refs/okcvm/base");
+  record_.note(ChangeKind::kEntry, "outputs/two");
+  write(in("outputs/two"), "x");
+  const auto taken = store().take("c", record_.source(), nullptr);
+  ASSERT_FALSE(taken) << "the snapshot would count from what was there before the restore";
+  EXPECT_EQ(taken.error().code, Code::kCorrupt);
+  EXPECT_EQ(store().verify("", record_.source(), nullptr)->problems.size(), 2u);
+}
+
+TEST_P(DamagedRef, OfTheStateToUndoTo) {
+  damage("refs/okcvm/undo");
+  const auto undone = store().undo(hooks(), nullptr);
+  ASSERT_FALSE(undone);
+  EXPECT_EQ(undone.error().code, Code::kCorrupt);
+}
+
+INSTANTIATE_TEST_SUITE_P(StockGit, DamagedRef, ::testing::Values("", "no ref\n"));
 
 }  // namespace
 }  // namespace okcvm::test
