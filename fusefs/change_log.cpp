@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 
 #include "policy/fault.h"
 
@@ -35,6 +36,27 @@ struct RecordHead {
   std::uint16_t target_size;
   ChangeKind kind;
 };
+
+std::size_t padded_size(std::size_t text_size) {
+  return (sizeof(RecordHead) + text_size + 7) / 8 * 8;
+}
+
+/// Whether records lie one after the other from the first of these bytes to the last, each of them sound.
+bool are_records(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    RecordHead head;
+    if (bytes.size() < sizeof head) return false;
+    std::memcpy(&head, bytes.data(), sizeof head);
+    const std::size_t text_size = std::size_t{head.path_size} + head.target_size;
+    if (head.size != padded_size(text_size) || head.size > bytes.size() || head.kind > ChangeKind::kMoved)
+      return false;
+    const char* text = reinterpret_cast<const char*>(bytes.data() + sizeof head);
+    if (!RelPath::parse({text, head.path_size}) || !RelPath::parse({text + head.path_size, head.target_size}))
+      return false;
+    bytes = bytes.subspan(head.size);
+  }
+  return true;
+}
 
 bool write_all(int fd, const std::byte* data, std::size_t size) {
   while (size > 0) {
@@ -72,6 +94,7 @@ Result<ChangeLog> ChangeLog::open(Config config) {
     if (auto ready = log.region_.reserve(kHeaderSize + (header.end - header.base)); !ready)
       return fail(ready.error());
     log.resting_exists_ = std::filesystem::exists(log.config_.resting);
+    log.drop_damaged();
     log.distrust_unrecorded();
     return log;
   }
@@ -80,8 +103,18 @@ Result<ChangeLog> ChangeLog::open(Config config) {
   if (!log.load_resting() && log.config_.workspace_exists)
     log.set_reason("the last stop of the host or the daemon was not a clean one");
   header.magic = kMagic;
+  log.drop_damaged();
   log.distrust_unrecorded();
   return log;
+}
+
+void ChangeLog::drop_damaged() {
+  Header& state = header();
+  const std::span all(region_.data() + kHeaderSize, state.end - state.base);
+  if (are_records(all.subspan(state.start - state.base))) return;
+  wake();
+  set_reason("the record of changes was damaged");
+  drop_until(state.end);
 }
 
 void ChangeLog::distrust_unrecorded() {
@@ -118,7 +151,7 @@ void ChangeLog::append(ChangeKind kind, std::string_view path, std::string_view 
   head.path_size = static_cast<std::uint16_t>(path.size());
   head.target_size = static_cast<std::uint16_t>(target.size());
   head.kind = kind;
-  head.size = static_cast<std::uint32_t>((sizeof head + path.size() + target.size() + 7) / 8 * 8);
+  head.size = static_cast<std::uint32_t>(padded_size(path.size() + target.size()));
   const std::uint64_t end = state.end.load(std::memory_order_relaxed);
   const std::size_t offset = kHeaderSize + (end - state.base);
   if (end + head.size - state.start > kUsefulLog || offset + head.size > region_.size() ||

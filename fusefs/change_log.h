@@ -53,6 +53,8 @@ class ChangeLog {
   void set_reason(std::string_view reason) REQUIRES(mutex_);
   void drop_until(std::uint64_t position) REQUIRES(mutex_);
   void wake() REQUIRES(mutex_);
+  /// What was found is read blindly later on, so it is looked at once; of damaged records none is kept.
+  void drop_damaged() REQUIRES(mutex_);
   void distrust_unrecorded() REQUIRES(mutex_);
   bool load_resting() REQUIRES(mutex_);
 

@@ -58,6 +58,26 @@ TEST_F(LostTrack, WhatIsChangedMeanwhileIsRecordedAndStays) {
   EXPECT_TRUE(names(third, "outputs/later"));
 }
 
+/// Between mounts the record is a file on a disk.
+TEST_F(LostTrack, IsToldOfARecordThatIsDamaged) {
+  const auto folder = session().workspace().parent_path().parent_path() / "changes";
+  const std::string longer(100, 'n');
+  for (const auto& damage : {std::string(16, '\0'), std::string(16, '\xff'), std::string()}) {
+    retire(cut());
+    for (const char* name : {"one", "two"}) write(outputs() / (name + longer), "x");
+    session().unmount();
+    const auto record = folder / session().workspace().filename();
+    ASSERT_GT(fs::file_size(record), 200u);
+    if (damage.empty()) {
+      fs::resize_file(record, fs::file_size(record) - 100);
+    } else {
+      ASSERT_OK(::pwrite(open_file(record, O_RDWR).get(), damage.data(), damage.size(), 8));
+    }
+    session().remount();
+    EXPECT_TRUE(cut().rescan);
+  }
+}
+
 TEST_F(LostTrack, OnlyTheGapThatWasToldIsRetired) {
   const auto told = cut();
   ChangeSet other = told;

@@ -333,6 +333,21 @@ TEST_F(TakeOver, ForgottenNodesAreForgotten) {
   EXPECT_LE(left, 50u);
 }
 
+TEST_F(TakeOver, ADamagedRecordOfChangesIsToldAsLost) {
+  write(outputs() / "file", "x");
+  daemon().kill();
+  {
+    const auto record = open_file(place().scratch() / "run/sessions/12ab34cd.changes", O_RDWR);
+    const std::string noise(4096, '\xff');
+    EXPECT_OK(::pwrite(record.get(), noise.data(), noise.size(), 256));
+  }
+  ASSERT_TRUE(daemon().take_over()) << daemon().why();
+  EXPECT_EQ(daemon().ask("changed outputs/file"), "rescan");
+  daemon().ask("forget changes");
+  write(outputs() / "later", "x");
+  EXPECT_EQ(daemon().ask("changed outputs/later"), "yes");
+}
+
 TEST_F(TakeOver, UnusableStateIsRefused) {
   write(outputs() / "file", "kept");
   daemon().kill();
