@@ -266,6 +266,8 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
                                                              std::move(*workspace), std::move(*nodes),
                                                              std::move(*changes), std::move(*state), adopt));
   if (auto running = session->run(); !running) return fail(running.error());
+  // The metadata may have changed just before the former daemon died, or since.
+  if (adopt) session->notifier_.inode_now(kMetadataNode);
   if (adopt && session->state_.has_untold()) session->tell_everything();
   return session;
 }

@@ -38,7 +38,7 @@ void Notifier::tell(const Notice& notice) {
     fuse_lowlevel_notify_inval_entry(session_, id, name.c_str(), name.size());
 }
 
-void Notifier::link_now(NodeId id) {
+void Notifier::inode_now(NodeId id) {
   fuse_lowlevel_notify_inval_inode(session_, id.value, 0, 0);
 }
 

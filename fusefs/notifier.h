@@ -25,7 +25,7 @@ class Notifier final : public Invalidator {
   void entry(NodeId parent, const std::string& name) override { push({parent, name, false}); }
   void expire(NodeId parent, const std::string& name) override { push({parent, name, true}); }
   void inode(NodeId id) override { push({id, {}, false}); }
-  void link_now(NodeId id) override;
+  void inode_now(NodeId id) override;
   void attributes_now(NodeId id) override;
   void drain() override;
 

@@ -75,9 +75,9 @@ class Invalidator {
   virtual void expire(NodeId parent, const std::string& name) = 0;
   /// Attributes, and all pages: data, listing or link text.
   virtual void inode(NodeId id) = 0;
-  /// The same of a symbolic link, done when it returns: that waits for the answers to READLINKs under way.
+  /// The same, done when it returns: that waits for the answers to READs and READLINKs of it under way.
   /// Must not be called while holding back requests.
-  virtual void link_now(NodeId id) = 0;
+  virtual void inode_now(NodeId id) = 0;
   /// Attributes alone, done when it returns: that waits for nothing, as long as the request that it is about
   /// keeps the inode in use, or it is a directory.
   virtual void attributes_now(NodeId id) = 0;

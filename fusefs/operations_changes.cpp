@@ -399,7 +399,7 @@ void Operations::add_links_to_recheck(const struct stat& moved, const Directory&
 // That waits for a thread that answers READLINK, so all threads but one must be able to go on. The kernel has
 // names move from directory to directory in a mount one at a time (s_vfs_rename_mutex), so no two are here.
 void Operations::drop_texts(const std::vector<NodeId>& links) {
-  for (const NodeId link : links) kernel_.link_now(link);
+  for (const NodeId link : links) kernel_.inode_now(link);
 }
 
 }  // namespace okcvm::fusefs

@@ -361,6 +361,20 @@ TEST_F(TakeOver, UnusableStateIsRefused) {
   EXPECT_EQ(read(place().workspace() / "outputs/file"), "kept");
 }
 
+/// A daemon may die after it changed the metadata and before it told the kernel.
+using TakeOverByOthers = MountedSession;
+
+TEST_F(TakeOverByOthers, TheMetadataOfTheNextDaemonIsShown) {
+  const auto reader = open_file(mount() / ".metadata.json", O_RDONLY);
+  read(reader);
+  const auto size = stat_of(mount() / ".metadata.json").st_size;
+  const std::string text(static_cast<std::size_t>(size) + 100, 'x');
+  session().hand_over([&](fusefs::MountConfig& config) { config.metadata = text; });
+  EXPECT_EQ(stat_of(mount() / ".metadata.json").st_size, size + 100);
+  EXPECT_EQ(read(mount() / ".metadata.json"), text);
+  EXPECT_EQ(read(reader), text);
+}
+
 /// As on an overlayfs: what the dead daemon held open was all that led to its inodes.
 class TakeOverWithoutHandles : public MountedSession {
  protected:
