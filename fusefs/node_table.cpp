@@ -3,40 +3,13 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "fusefs/circle.h"
+#include "fusefs/node_record.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
-
-/// One slot of the mapping. Free slots keep `generation`, so that no number is used twice.
-struct NodeRecord {
-  std::atomic<std::uint64_t> id;  // 0 while free; stored last
-  std::uint64_t lookups;
-  std::uint64_t parent;
-  std::uint64_t inode;
-  std::uint32_t generation;
-  std::int32_t backing_id;
-  std::uint32_t opens;
-  std::uint32_t writers;
-  std::uint32_t mappers;  // and kMayBeMapped
-  std::uint32_t content_epoch;
-  std::uint32_t coverage_epoch;
-  std::uint32_t trust;
-  VolumeId volume;
-  Zone zone;
-  std::uint8_t type;  // S_IFMT >> 12
-  bool dead;
-  NodeTable::Coverage coverage;
-  std::uint8_t handle_type;
-  std::uint8_t handle_size;
-  std::uint8_t name_size;  // 0: unknown
-  std::array<std::uint8_t, Handle::kMaxSize> handle;
-  std::array<char, 59> name;
-};
-static_assert(sizeof(NodeRecord) == 160);
 
 namespace {
 
@@ -228,6 +201,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   row.handle_type = found.handle.type;
   row.handle_size = found.handle.size;
   row.handle = found.handle.bytes;
+  clear_name(row);
   place(row, found.parent, found.name);
   const NodeId id{(std::uint64_t{++row.generation} << 32) | *slot};
   fault_point("nodes.made");
@@ -285,16 +259,28 @@ void NodeTable::unlinked(const InodeKey& key, NodeId parent, std::string_view na
   NodeRecord& row = record(*slot);
   const bool was_this_name =
       row.parent == parent.value && std::string_view(row.name.data(), row.name_size) == name;
-  if (was_this_name || last) row.name_size = 0;
+  if (was_this_name || last) clear_name(row);
   if (!last) return;
   index_.erase(*slot, key_of());
   row.dead = true;
+}
+
+void NodeTable::note_last_status(NodeId id, const struct stat& status) {
+  MutexLock lock(mutex_);
+  if (NodeRecord* row = live_record(id)) fusefs::note_last_status(*row, status);
+}
+
+std::optional<struct stat> NodeTable::last_status(NodeId id) const {
+  MutexLock lock(mutex_);
+  const NodeRecord* row = live_record(id);
+  return row ? fusefs::last_status(*row) : std::nullopt;
 }
 
 void NodeTable::named(NodeId id, NodeId parent, Zone zone, std::string_view name) {
   MutexLock lock(mutex_);
   NodeRecord* row = live_record(id);
   if (!row || !row->dead) return;
+  clear_name(*row);
   place(*row, parent, name);
   row->zone = zone;
   fault_point("nodes.named");

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -80,6 +82,10 @@ class NodeTable {
   void named(NodeId id, NodeId parent, Zone zone, std::string_view name) EXCLUDES(mutex_);
   /// The name is gone; with `last` the inode goes as soon as nobody has it open.
   void unlinked(const InodeKey& key, NodeId parent, std::string_view name, bool last) EXCLUDES(mutex_);
+  /// What is told of an inode that is gone once nothing leads to it any more, as after a take-over: a FIFO or
+  /// directory may still be open, of which the driver knows nothing. Nothing if it was not noted.
+  void note_last_status(NodeId id, const struct stat& status) EXCLUDES(mutex_);
+  std::optional<struct stat> last_status(NodeId id) const EXCLUDES(mutex_);
   /// Inodes may have been replaced behind our back: verify every node by its handle before it is trusted
   /// again.
   void distrust_all() EXCLUDES(mutex_);

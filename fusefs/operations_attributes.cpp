@@ -149,6 +149,8 @@ Result<struct stat> Operations::status_of(const Node& node) {
       return status;
   }
   auto file = open_inode(node, O_PATH | O_NOFOLLOW);
+  if (!file && file.error().errno_value == ESTALE)
+    if (const auto last = nodes_.last_status(node.id)) return *last;
   if (!file) return fail(file.error());
   if (::fstat(file->get(), &status) != 0) return fail_errno(errno);
   return status;

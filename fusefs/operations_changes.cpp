@@ -188,6 +188,7 @@ Operations::Nameless Operations::name_is_gone(const Directory& directory, const 
   }
   nodes_.unlinked(key, directory.id, name, last);
   if (!id || !last) return std::nullopt;
+  if (held) nodes_.note_last_status(*id, status);
   directories_.drop(*id);
   MutexLock lock(removed_mutex_);
   removed_[id->value] = std::move(held);

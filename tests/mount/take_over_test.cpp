@@ -333,6 +333,36 @@ TEST_F(TakeOver, ForgottenNodesAreForgotten) {
   EXPECT_LE(left, 50u);
 }
 
+/// Of FIFOs and directories that are open the driver knows nothing: once they are removed, nothing leads to
+/// them for the next daemon.
+TEST_F(TakeOver, WhatWasRemovedWhileOpenCanStillBeLookedAt) {
+  ASSERT_OK(::mkfifo((outputs() / "fifo").c_str(), 0640));
+  ASSERT_OK(::mkdir((outputs() / "dir").c_str(), 01750));
+  write(outputs() / "file", "content");
+  ASSERT_OK(::chown((outputs() / "fifo").c_str(), 7, 8));
+  const auto fifo = open_file(outputs() / "fifo", O_RDWR);
+  const auto directory = open_file(outputs() / "dir", O_RDONLY | O_DIRECTORY);
+  const auto file = open_file(outputs() / "file", O_PATH);
+  ASSERT_OK(::unlink((outputs() / "fifo").c_str()));
+  ASSERT_OK(::rmdir((outputs() / "dir").c_str()));
+  ASSERT_OK(::unlink((outputs() / "file").c_str()));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_NO_FATAL_FAILURE(replace_daemon());
+    EXPECT_EQ(stat_of(fifo).st_mode, S_IFIFO | 0640u);
+    EXPECT_EQ(stat_of(fifo).st_uid, 7u);
+    EXPECT_EQ(stat_of(fifo).st_gid, 8u);
+    EXPECT_EQ(stat_of(fifo).st_nlink, 0u);
+    EXPECT_EQ(stat_of(directory).st_mode, S_IFDIR | 01750u);
+    EXPECT_EQ(stat_of(directory).st_nlink, 0u);
+    EXPECT_EQ(stat_of(file).st_mode, S_IFREG | 0644u);
+    EXPECT_EQ(stat_of(file).st_size, 7);
+    EXPECT_EQ(stat_of(file).st_nlink, 0u);
+    write_all(fifo, "x");
+    char byte = 0;
+    EXPECT_EQ(::read(fifo.get(), &byte, 1), 1);
+  }
+}
+
 TEST_F(TakeOver, ADamagedRecordOfChangesIsToldAsLost) {
   write(outputs() / "file", "x");
   daemon().kill();
