@@ -24,6 +24,12 @@ std::uint32_t nanoseconds(const timespec& time) {
 
 }  // namespace
 
+bool is_sound(const NodeRecord& record, std::uint32_t slot) {
+  return NodeId{record.id.load()}.slot() == slot &&
+         static_cast<std::size_t>(record.zone) < kZoneRules.size() &&
+         record.handle_size <= record.handle.size() && record.name_size <= record.name.size();
+}
+
 void clear_name(NodeRecord& record) {
   record.name_size = 0;
   record.name.fill('\0');

@@ -38,6 +38,9 @@ struct NodeRecord {
 };
 static_assert(sizeof(NodeRecord) == 160);
 
+/// Whether the numbers in a record are such that it can be used.
+bool is_sound(const NodeRecord& record, std::uint32_t slot);
+
 /// Forgets the name, and the last status in its place.
 void clear_name(NodeRecord& record);
 

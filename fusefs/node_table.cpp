@@ -69,6 +69,9 @@ Result<NodeTable> NodeTable::open(const std::filesystem::path& path, bool adopt)
   if (auto ready = table.region_.reserve(kHeaderSize + std::size_t{header.next_slot} * sizeof(NodeRecord));
       !ready)
     return fail(ready.error());
+  for (std::uint32_t slot = kFirstFreeSlot; slot < header.next_slot; ++slot)
+    if (const NodeRecord& row = table.record(slot); row.id.load() && !is_sound(row, slot))
+      return fail_errno(EUCLEAN, "the run-time state of the session is damaged");
   for (const auto& rule : kZoneRules) {
     NodeRecord& row = table.record(node_of(rule.zone).slot());
     row.zone = rule.zone;

@@ -378,6 +378,18 @@ TEST_F(TakeOver, ADamagedRecordOfChangesIsToldAsLost) {
   EXPECT_EQ(daemon().ask("changed outputs/later"), "yes");
 }
 
+TEST_F(TakeOver, DamagedNodesAreRefused) {
+  fs::create_directories(outputs() / "a/b/c");
+  for (int i = 0; i < 50; ++i) write(outputs() / "a" / std::to_string(i), "x");
+  daemon().kill();
+  {
+    const auto nodes = open_file(place().scratch() / "run/sessions/12ab34cd.nodes", O_RDWR);
+    const std::string noise = pattern(4096);
+    EXPECT_OK(::pwrite(nodes.get(), noise.data(), noise.size(), 4096));
+  }
+  EXPECT_FALSE(daemon().take_over());
+}
+
 TEST_F(TakeOver, UnusableStateIsRefused) {
   write(outputs() / "file", "kept");
   daemon().kill();
