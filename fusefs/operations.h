@@ -240,6 +240,11 @@ class Operations {
   /// What unlink and rmdir share; unlinkat(2)'s flags.
   Result<Nameless> remove(const Request& request, NodeId parent, const char* name, int flags,
                           std::string_view operation);
+  /// Whether the kernel judged by what stands at a name now when it let a name go from a directory. In a
+  /// sticky one it matters whose that is, and the host may have put another file there: ESTALE has the kernel
+  /// look again.
+  bool was_judged(const Request& request, const Directory& directory, const char* name,
+                  const struct stat& status) const;
   /// To be called before a name goes that may be the last one of what `held` is open on.
   void before_removal(const Directory& directory, const struct stat& status, int held);
   void name_is_given(const Node& node, const Directory& directory, const char* name);
@@ -250,8 +255,8 @@ class Operations {
   void make_room(NodeId id, VolumeId volume);
   /// What was kept of an inode without a name is not needed any more.
   void not_held(NodeId id);
-  Result<Renamed> move(const Directory& from, const char* name, const struct stat& source,
-                       const Directory& to, const char* new_name, unsigned flags);
+  Result<Renamed> move(const Request& request, const Directory& from, const char* name,
+                       const struct stat& source, const Directory& to, const char* new_name, unsigned flags);
   /// What is known of an inode, and of the one it changed places with, goes with its name. Answers
   /// Renamed::links.
   std::vector<NodeId> name_moved(const Directory& from, const char* name, const Directory& to,

@@ -160,6 +160,18 @@ void Operations::name_is_given(const Node& node, const Directory& directory, con
 // -- Removing
 // -------------------------------------------------------------------------------------------------
 
+bool Operations::was_judged(const Request& request, const Directory& directory, const char* name,
+                            const struct stat& status) const {
+  if (!rule_of(directory.zone).changes_underneath || request.uid == 0 || request.uid == status.st_uid)
+    return true;
+  struct stat parent {};
+  if (::fstat(directory.file.get(), &parent) != 0) return false;
+  if (!(parent.st_mode & S_ISVTX) || request.uid == parent.st_uid) return true;
+  const auto id = nodes_.id_of({directory.volume, status.st_ino});
+  const auto node = id ? nodes_.find(*id) : Result<Node>(fail_errno(ENOENT));
+  return node && node->parent == directory.id && (node->name.empty() || node->name == name);
+}
+
 void Operations::before_removal(const Directory& directory, const struct stat& status, int held) {
   if (!S_ISREG(status.st_mode) || status.st_nlink > 2) return;
   const auto id = nodes_.id_of({directory.volume, status.st_ino});
@@ -260,6 +272,7 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
     attributes_changed(parent);
     return std::nullopt;
   }
+  if (!was_judged(request, **place, name, status)) return fail_errno(ESTALE);
   record_entry(**place, name);
   before_removal(**place, status, held.get());
   if (with_faults("backing.unlink", [&] { return ::unlinkat((*place)->file.get(), name, flags); }) != 0)
@@ -304,7 +317,7 @@ Result<Operations::Renamed> Operations::rename(const Request& request, NodeId pa
     return Renamed{{}, name_moved(**from, name, **to, new_name, moved, exchanged ? &*source : nullptr)};
   }
   if (!source) return fail(source.error());
-  return move(**from, name, *source, **to, new_name, flags);
+  return move(request, **from, name, *source, **to, new_name, flags);
 }
 
 Result<void> Operations::put(int from_directory, const char* from_name, NodeId parent, const char* name,
@@ -325,12 +338,14 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   return {};
 }
 
-Result<Operations::Renamed> Operations::move(const Directory& from, const char* name,
+Result<Operations::Renamed> Operations::move(const Request& request, const Directory& from, const char* name,
                                              const struct stat& source, const Directory& to,
                                              const char* new_name, unsigned flags) {
   struct stat target {};
   FileDescriptor replaced = to.hold(new_name);
   const bool has_target = replaced && ::fstat(replaced.get(), &target) == 0;
+  if (!was_judged(request, from, name, source) || (has_target && !was_judged(request, to, new_name, target)))
+    return fail_errno(ESTALE);
   const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;
   if (has_target && !same_file && !(flags & RENAME_EXCHANGE)) before_removal(to, target, replaced.get());
   if (!same_file) record_rename(from, name, to, new_name, source, flags);

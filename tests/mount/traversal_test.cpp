@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tests/support/mounted_session.h"
+#include "tests/support/unserved_mount.h"
 
 namespace okcvm::test {
 namespace {
@@ -340,20 +341,36 @@ TEST_F(WorkdirTraversal, ALinkThatTheHostMovedIsMovedOn) {
   EXPECT_EQ(link_text(workdir() / "d/e/f/link"), "../../../../temp");
 }
 
-/// A file system that a program has mounted and does not serve.
-class UnservedMount {
- public:
-  explicit UnservedMount(fs::path at) : at_(std::move(at)), device_(open_file("/dev/fuse", O_RDWR)) {
-    const auto options =
-        "fd=" + std::to_string(device_.get()) + ",rootmode=40000,user_id=0,group_id=0,allow_other";
-    EXPECT_OK(::mount("unserved", at_.c_str(), "fuse", 0, options.c_str()));
-  }
-  ~UnservedMount() { EXPECT_OK(::umount2(at_.c_str(), MNT_DETACH)); }
-
- private:
-  fs::path at_;
-  FileDescriptor device_;
-};
+// The kernel remembers for a moment whose file stood there.
+TEST_F(WorkdirTraversal, AFileThatTheHostPutsIntoAStickyDirectoryIsNotTheFormerOnes) {
+  const auto here = host_ / "sticky";
+  fs::create_directory(here);
+  EXPECT_OK(::chmod(here.c_str(), 01777));
+  const auto put = [&](const std::string& name, const User& owner) {
+    write(here / "draft", std::to_string(owner.uid));
+    EXPECT_OK(::chown((here / "draft").c_str(), owner.uid, owner.gid));
+    fs::rename(here / "draft", here / name);
+  };
+  const auto refuse = [&](const std::string& name, const auto& call) {
+    const auto seen = workdir() / "sticky" / name;
+    const auto mine = workdir() / "sticky" / ("alices-" + name);
+    put(name, kAlice);
+    put(mine.filename(), kAlice);
+    EXPECT_EQ(stat_of(seen).st_uid, kAlice.uid);
+    put(name, kBob);
+    as_user(kAlice, [&] { EXPECT_ERRNO(EPERM, call(seen.c_str(), mine.c_str())) << name; });
+    EXPECT_EQ(read(here / name), std::to_string(kBob.uid)) << name;
+    as_user(kBob, [&] { EXPECT_OK(::unlink(seen.c_str())); });
+  };
+  refuse("unlinked", [](const char* seen, const char*) { return ::unlink(seen); });
+  refuse("renamed", [](const char* seen, const char* mine) {
+    return ::rename(seen, (std::string(mine) + "-new").c_str());
+  });
+  refuse("replaced", [](const char* seen, const char* mine) { return ::rename(mine, seen); });
+  refuse("exchanged", [](const char* seen, const char* mine) {
+    return ::renameat2(AT_FDCWD, mine, AT_FDCWD, seen, RENAME_EXCHANGE);
+  });
+}
 
 TEST_F(WorkdirTraversal, WhatIsMountedInItIsNotTouched) {
   fs::create_directory(host_ / "unserved");
