@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 #include <optional>
 
 #include "fusefs/channel.h"
@@ -85,12 +84,11 @@ SessionState::Change begin_change(fuse_req_t request, std::uint64_t fact = 0) {
   return dispatcher_of(request).state.start(Channel::current().unique(), fact);
 }
 
-/// As the above. What stands at the name later and was made before now is not this request's.
-SessionState::Change begin_making(fuse_req_t request) {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);  // as inodes get their times
-  return begin_change(request, static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
-                                   static_cast<std::uint64_t>(now.tv_nsec));
+/// For a change of which more is noted on the way.
+Request asker(fuse_req_t request, const SessionState::Change& change) {
+  Request who = asker(request);
+  who.fact = change.fact();
+  return who;
 }
 
 NodeId node(fuse_ino_t number) {
@@ -144,27 +142,26 @@ void on_readlink(fuse_req_t request, fuse_ino_t id) {
 }
 
 void on_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
-  const auto change = begin_making(request);
-  answer(
-      request,
-      gated(request,
-            [=](Operations& fs) { return fs.make_node(asker(request), node(parent), name, mode, device); }),
-      reply_entry(request));
+  const auto change = begin_change(request);
+  const auto who = asker(request, change);
+  answer(request,
+         gated(request, [=](Operations& fs) { return fs.make_node(who, node(parent), name, mode, device); }),
+         reply_entry(request));
 }
 
 void on_mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
-  const auto change = begin_making(request);
+  const auto change = begin_change(request);
+  const auto who = asker(request, change);
   answer(request,
-         gated(request,
-               [=](Operations& fs) { return fs.make_directory(asker(request), node(parent), name, mode); }),
+         gated(request, [=](Operations& fs) { return fs.make_directory(who, node(parent), name, mode); }),
          reply_entry(request));
 }
 
 void on_symlink(fuse_req_t request, const char* text, fuse_ino_t parent, const char* name) {
-  const auto change = begin_making(request);
+  const auto change = begin_change(request);
+  const auto who = asker(request, change);
   answer(request,
-         gated(request,
-               [=](Operations& fs) { return fs.make_symlink(asker(request), node(parent), name, text); }),
+         gated(request, [=](Operations& fs) { return fs.make_symlink(who, node(parent), name, text); }),
          reply_entry(request));
 }
 
@@ -178,16 +175,16 @@ void on_link(fuse_req_t request, fuse_ino_t id, fuse_ino_t parent, const char* n
 
 void on_unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const auto change = begin_change(request);
-  answer(request,
-         gated(request, [=](Operations& fs) { return fs.unlink(asker(request), node(parent), name); }),
+  const auto who = asker(request, change);
+  answer(request, gated(request, [=](Operations& fs) { return fs.unlink(who, node(parent), name); }),
          reply_removed(request));
 }
 
 void on_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const auto change = begin_change(request);
-  answer_done(request, gated(request, [=](Operations& fs) {
-                return fs.remove_directory(asker(request), node(parent), name);
-              }));
+  const auto who = asker(request, change);
+  answer_done(request,
+              gated(request, [=](Operations& fs) { return fs.remove_directory(who, node(parent), name); }));
 }
 
 void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
@@ -368,11 +365,11 @@ void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
 
 void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* wanted) {
   auto& self = dispatcher_of(request);
-  const auto change = begin_making(request);
+  const auto change = begin_change(request);
   answer(request,
          gated(request,
-               [=](Operations& fs) {
-                 Request who = asker(request);
+               [&](Operations& fs) {
+                 Request who = asker(request, change);
                  who.kill_privileges =
                      Channel::current().body<fuse_create_in>().open_flags & protocol::kOpenKillSuidgid;
                  return Channel::current().opcode == protocol::kTmpfile

@@ -234,9 +234,14 @@ class Operations {
   void note_entry(const Directory& directory, const char* name, ChangeKind kind);
   void record_rename(const Directory& from, const char* name, const Directory& to, const char* new_name,
                      const struct stat& source, unsigned flags);
+  /// To be noted once it is made: what was made, its inode number with this bit. Before that, the time is
+  /// noted.
+  static constexpr std::uint64_t kMade = std::uint64_t{1} << 63;
+  static void before_making(const Request& request);
   /// Whether a daemon that died had made what stands at a name, for this very request.
   static bool was_made_before(const Request& request, const Directory& directory, const char* name);
-  Result<Entry> finish_new(const Directory& directory, const char* name, mode_t mode, int opened = -1);
+  Result<Entry> finish_new(const Request& request, const Directory& directory, const char* name, mode_t mode,
+                           int opened = -1);
   /// What unlink and rmdir share; unlinkat(2)'s flags.
   Result<Nameless> remove(const Request& request, NodeId parent, const char* name, int flags,
                           std::string_view operation);

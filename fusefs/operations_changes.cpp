@@ -53,23 +53,39 @@ void Operations::attributes_changed(NodeId id) {
 // -- Making
 // ---------------------------------------------------------------------------------------------------
 
-/// A repeated request finds its own work done: that is success, not an error. What stood there before the
-/// request was begun is somebody else's (the host can make files in a workdir at any time).
+void Operations::before_making(const Request& request) {
+  if (request.noted) return;
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);  // as inodes get their times
+  request.note(static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+               static_cast<std::uint64_t>(now.tv_nsec));
+}
+
+/// A repeated request finds its own work done: that is success, not an error. What somebody else made is not
+/// (the host can make files in a workdir at any time): it is another inode than what was noted, or, where the
+/// daemon died before it could note that, another's or older.
 bool Operations::was_made_before(const Request& request, const Directory& directory, const char* name) {
+  const FileDescriptor held = request.noted ? directory.hold(name) : FileDescriptor();
   struct statx status {};
-  if (!request.may_have_run ||
-      ::statx(directory.file.get(), name, AT_SYMLINK_NOFOLLOW, STATX_BTIME, &status) != 0)
+  if (!held || ::statx(held.get(), "", AT_EMPTY_PATH, STATX_INO | STATX_UID | STATX_BTIME, &status) != 0)
     return false;
+  if (request.noted & kMade) return (status.stx_ino | kMade) == request.noted;
+  if (status.stx_uid != request.uid) return false;
   if (!(status.stx_mask & STATX_BTIME)) return true;
   return static_cast<std::uint64_t>(status.stx_btime.tv_sec) * 1'000'000'000 + status.stx_btime.tv_nsec >=
          request.noted;
 }
 
-Result<Entry> Operations::finish_new(const Directory& directory, const char* name, mode_t mode, int opened) {
+Result<Entry> Operations::finish_new(const Request& request, const Directory& directory, const char* name,
+                                     mode_t mode, int opened) {
   attributes_changed(directory.id);
   auto entry = look_up_in(directory, name, opened);
-  if (!entry) ::unlinkat(directory.file.get(), name, S_ISDIR(mode) ? AT_REMOVEDIR : 0);
-  if (entry && !S_ISDIR(mode)) nodes_.set_recorded(entry->id, changes_.epoch());
+  if (!entry) {
+    ::unlinkat(directory.file.get(), name, S_ISDIR(mode) ? AT_REMOVEDIR : 0);
+    return entry;
+  }
+  if (const auto node = nodes_.find(entry->id)) request.note(kMade | node->key.inode);
+  if (!S_ISDIR(mode)) nodes_.set_recorded(entry->id, changes_.epoch());
   return entry;
 }
 
@@ -82,11 +98,12 @@ Result<Entry> Operations::make_node(const Request& request, NodeId parent, const
   auto place = place_for_change(parent, name, "mknod");
   if (!place) return fail(place.error());
   record_entry(**place, name);
+  before_making(request);
   const auto make = [&] { return ::mknodat((*place)->file.get(), name, mode, device); };
   if (with_faults("backing.mknod", [&] { return as_caller(request, make); }) != 0 &&
       !(errno == EEXIST && was_made_before(request, **place, name)))
     return fail_errno(errno);
-  return finish_new(**place, name, mode);
+  return finish_new(request, **place, name, mode);
 }
 
 Result<Entry> Operations::make_directory(const Request& request, NodeId parent, const char* name,
@@ -94,11 +111,12 @@ Result<Entry> Operations::make_directory(const Request& request, NodeId parent, 
   auto place = place_for_change(parent, name, "mkdir");
   if (!place) return fail(place.error());
   record_entry(**place, name, ChangeKind::kTree);
+  before_making(request);
   const auto make = [&] { return ::mkdirat((*place)->file.get(), name, mode); };
   if (with_faults("backing.mkdir", [&] { return as_caller(request, make); }) != 0 &&
       !(errno == EEXIST && was_made_before(request, **place, name)))
     return fail_errno(errno);
-  auto entry = finish_new(**place, name, mode | S_IFDIR);
+  auto entry = finish_new(request, **place, name, mode | S_IFDIR);
   if (entry) nodes_.set_coverage(entry->id, changes_.epoch(), NodeTable::Coverage::kWhole);
   return entry;
 }
@@ -112,11 +130,12 @@ Result<Entry> Operations::make_symlink(const Request& request, NodeId parent, co
   auto place = place_for_change(parent, name, "symlink");
   if (!place) return fail(place.error());
   record_entry(**place, name);
+  before_making(request);
   const auto make = [&] { return ::symlinkat(text, (*place)->file.get(), name); };
   if (with_faults("backing.symlink", [&] { return as_caller(request, make); }) != 0 &&
       !(errno == EEXIST && was_made_before(request, **place, name)))
     return fail_errno(errno);
-  return finish_new(**place, name, S_IFLNK | 0777);
+  return finish_new(request, **place, name, S_IFLNK | 0777);
 }
 
 Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId parent, const char* name) {
@@ -265,14 +284,16 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
   // Keeps the inode behind the name that is about to go: descriptors that are open on it without our knowing
   // (O_PATH, directories) still work, and an open that has looked the name up already still finds it.
   FileDescriptor held = (*place)->hold(name);
-  if (!held || ::fstat(held.get(), &status) != 0) {
-    const int error = errno;
-    if (!request.may_have_run || error != ENOENT) return fail_errno(error);
-    name_was_taken(**place, name);
+  const int error = held && ::fstat(held.get(), &status) == 0 ? 0 : errno;
+  // A repeated request finds its own work done; by now the host may have made something else at the name.
+  if (request.noted && (error == ENOENT || (!error && status.st_ino != request.noted))) {
+    name_was_taken(**place, name, status.st_ino);
     attributes_changed(parent);
     return std::nullopt;
   }
+  if (error) return fail_errno(error);
   if (!was_judged(request, **place, name, status)) return fail_errno(ESTALE);
+  request.note(status.st_ino);
   record_entry(**place, name);
   before_removal(**place, status, held.get());
   if (with_faults("backing.unlink", [&] { return ::unlinkat((*place)->file.get(), name, flags); }) != 0)

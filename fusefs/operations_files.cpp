@@ -108,6 +108,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   const Directory& directory = **place;
   record_entry(directory, name);
   const int how = (state_.passthrough() ? O_RDONLY : O_RDWR) | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  before_making(request);
   const auto make = [&] { return ::openat(directory.file.get(), name, how | O_EXCL, mode); };
   FileDescriptor file(with_faults("backing.create", [&] { return as_caller(request, make); }));
   if (!file && errno == EEXIST) {
@@ -117,7 +118,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
       return fail_errno(flags & O_EXCL ? EEXIST : ESTALE);
   }
   if (!file) return fail_errno(errno);
-  auto entry = finish_new(directory, name, (mode & 07777) | S_IFREG, file.get());
+  auto entry = finish_new(request, directory, name, (mode & 07777) | S_IFREG, file.get());
   if (!entry) return fail(entry.error());
 
   if (request.may_have_run)

@@ -219,6 +219,10 @@ SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fac
   }
 }
 
+std::uint64_t* SessionState::Change::fact() const {
+  return &state_->header().changes[slot_].fact;
+}
+
 void SessionState::finish(std::uint32_t slot) {
   fault_point("change.answered");
   header().changes[slot].unique.store(0);

@@ -49,6 +49,8 @@ class SessionState {
    public:
     Change(SessionState* state, std::uint32_t slot) : state_(state), slot_(slot) {}
     Change(Change&& other) noexcept : state_(std::exchange(other.state_, nullptr)), slot_(other.slot_) {}
+    /// What the next daemon is told of it (Request::note).
+    std::uint64_t* fact() const;
     ~Change() {
       if (state_) state_->finish(slot_);
     }

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <atomic>
 #include <compare>
 #include <cstdint>
 #include <string>
@@ -87,9 +88,15 @@ struct Request {
   pid_t pid = 0;
   std::uint64_t unique = 0;  // the kernel's number of it, which grows; 0: not the kernel's
   bool may_have_run = false;
-  std::uint64_t noted = 0;  // then: the fact that daemon noted before it began (SessionState::start)
+  std::uint64_t noted = 0;  // then: the last fact that daemon noted of it (SessionState::Change)
   bool kill_privileges =
       false;  // the kernel asks to clear set-uid and set-gid bits (FUSE_HANDLE_KILLPRIV_V2)
+  std::uint64_t* fact = nullptr;
+
+  /// Notes what the next daemon needs to know of this request, should this one die now.
+  void note(std::uint64_t what) const {
+    if (fact) std::atomic_ref(*fact).store(what, std::memory_order_release);
+  }
 };
 
 }  // namespace okcvm::fusefs

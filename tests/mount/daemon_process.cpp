@@ -93,7 +93,7 @@ void DaemonProcess::kill() {
   process_->join();
 }
 
-int DaemonProcess::serve_until_end_of(pid_t other) {
+int DaemonProcess::serve_until_end_of(pid_t other, const std::function<void()>& meanwhile) {
   constexpr int kMostDeaths = 50;
   const FileDescriptor client = handle_of(other);
   for (int takeovers = 0; takeovers < kMostDeaths;) {
@@ -103,6 +103,7 @@ int DaemonProcess::serve_until_end_of(pid_t other) {
     if (waiting[1].revents) {
       process_->join();
       ++takeovers;
+      meanwhile();
       while (!take_over() && takeovers < kMostDeaths) ++takeovers;  // it may die at once
       continue;
     }

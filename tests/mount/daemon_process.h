@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -30,8 +31,9 @@ class DaemonProcess final {
   void abandon();
 
   /// Until the child `other` of this process ends (it is not reaped), takes the mount over again whenever the
-  /// serving process dies. Answers how often that was.
-  int serve_until_end_of(pid_t other);
+  /// serving process dies. Answers how often that was. `meanwhile` is done while none serves.
+  int serve_until_end_of(
+      pid_t other, const std::function<void()>& meanwhile = [] {});
 
   /// What the process answers: "open files", "nodes", "count NAME", "changed PATH", "forget changes",
   /// "passthrough", "survives".

@@ -244,12 +244,13 @@ class Sweep : public ::testing::Test {
   fs::path outputs() const { return place_->outputs(); }
 
   /// Makes `call` in a process of its own, in a directory.
-  std::string make(const Call& call, const fs::path& here) {
+  std::string make(
+      const Call& call, const fs::path& here, const std::function<void()>& meanwhile = [] {}) {
     ChildProcess client([&](ChildProcess& self) {
       self.send(become(call.user) ? call.make(here) : "nobody");
       return 0;
     });
-    takeovers_ += daemon_->serve_until_end_of(client.pid());
+    takeovers_ += daemon_->serve_until_end_of(client.pid(), meanwhile);
     const auto seen = client.receive();
     EXPECT_EQ(client.join(), 0);
     return seen;
@@ -365,6 +366,62 @@ INSTANTIATE_TEST_SUITE_P(Of, KillSweep, ::testing::ValuesIn(kCalls), [](const au
     name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
 });
+
+const Call kMakingCalls[] = {
+    {"create with O_EXCL", "",
+     [](const fs::path& here) { return answer_of_open(here / "new", O_CREAT | O_EXCL | O_RDWR); }, "EEXIST",
+     kAlice},
+    {"create", "", [](const fs::path& here) { return answer_of_open(here / "new", O_CREAT | O_RDWR); },
+     "EACCES", kAlice},
+    {"mkdir", "", [](const fs::path& here) { return ANSWER_OF(::mkdir((here / "new").c_str(), 0755)); },
+     "EEXIST", kAlice},
+    {"mknod", "",
+     [](const fs::path& here) { return ANSWER_OF(::mknod((here / "new").c_str(), S_IFREG | 0644, 0)); },
+     "EEXIST", kAlice},
+    {"symlink", "",
+     [](const fs::path& here) { return ANSWER_OF(::symlink("somewhere", (here / "new").c_str())); }, "EEXIST",
+     kAlice}};
+
+/// While no daemon serves, the host puts something where a call was, or will be.
+class HostMeanwhile : public Sweep {
+ protected:
+  /// Makes the call with a death at each point, one after the other. `check` is told what the call answered
+  /// and whether the host made what stands at the name then.
+  void sweep(const Call& call, const char* name, const std::function<void(const std::string&, bool)>& check) {
+    for (int n = 1;; ++n) {
+      const auto where = std::string(call.name) + std::to_string(n);
+      SCOPED_TRACE(where);
+      prepare(call, outputs() / where);
+      const auto backing = place_->workspace() / "outputs" / where / name;
+      bool is_hosts = false;
+      arm("kill:" + std::to_string(n));
+      const auto seen = make(call, outputs() / where, [&] {
+        is_hosts =
+            static_cast<bool>(FileDescriptor(::open(backing.c_str(), O_CREAT | O_EXCL | O_WRONLY, 0600)));
+      });
+      disarm();
+      check(seen, is_hosts);
+      if (is_hosts) {
+        EXPECT_EQ(ERRNO_OF(::access(backing.c_str(), F_OK)), 0);
+        EXPECT_EQ(stat_of(backing).st_uid, 0u);
+      }
+      if (HasFailure() || takeovers_ == 0) break;
+      ASSERT_LT(n, 100);
+    }
+  }
+};
+
+TEST_F(HostMeanwhile, WhatItMakesIsNotTakenForTheCalls) {
+  for (const auto& call : kMakingCalls)
+    sweep(call, "new",
+          [&](const std::string& seen, bool is_hosts) { EXPECT_EQ(seen, is_hosts ? call.changed : "ok"); });
+}
+
+TEST_F(HostMeanwhile, WhatItMakesAfterARemovalStays) {
+  const Call unlink{"unlink", "echo x > file",
+                    [](const fs::path& here) { return ANSWER_OF(::unlink((here / "file").c_str())); }, ""};
+  sweep(unlink, "file", [](const std::string& seen, bool) { EXPECT_EQ(seen, "ok"); });
+}
 
 using FirstWrite = Sweep;
 
