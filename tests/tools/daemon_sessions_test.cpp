@@ -155,6 +155,23 @@ TEST_F(DaemonSessions, OutliveADaemonThatIsKept) {
   EXPECT_FALSE(std::filesystem::exists(socket()));
 }
 
+/// Whatever the keeper is told while the next daemon takes over, that one hears once it is done.
+TEST_F(DaemonSessions, AreUnmountedByAStopThatComesRightAfterADeath) {
+  for (const auto& first : {std::vector<int>{}, {SIGHUP}, {SIGHUP, SIGHUP}}) {
+    start({"--keeper"});
+    for (const char* id : {"s1", "s2", "s3"}) create({{"id", id}});
+    const pid_t before = serving_pid();
+    kill_daemon();
+    for (const int number : first) signal(number);
+    // Both before the keeper knows of the death and after.
+    if (first.size() == 1) comes_true([&] { return serving_pid() > 0 && serving_pid() != before; });
+    signal(SIGTERM);
+    EXPECT_EQ(wait_for_end(), 0);
+    for (const char* id : {"s1", "s2", "s3"}) EXPECT_FALSE(std::filesystem::exists(mount(id)));
+    std::filesystem::remove_all(root_ / "state");
+  }
+}
+
 TEST_F(DaemonSessions, AreResetAndRelabelled) {
   start();
   create({{"id", "s1"}});

@@ -105,6 +105,15 @@ Result<ControlSocket> control_socket(const Options& options, const ServiceManage
   return control;
 }
 
+/// The signals that end the daemon wait until it serves (SIG_BLOCK, SIG_UNBLOCK): a start is not broken off,
+/// which would leave mounts behind that nobody serves.
+void let_stop_signals_wait(int how) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  ::pthread_sigmask(how, &signals, nullptr);
+}
+
 /// The running daemon: timers and signals around the server.
 class Running {
  public:
@@ -132,6 +141,7 @@ class Running {
   Result<bool> serve(FileDescriptor control) {
     wait_for_signal();
     if (auto served = server_.serve(std::move(control)); !served) return fail(served.error());
+    let_stop_signals_wait(SIG_UNBLOCK);
     if (const auto interval = manager_.watch_interval()) keep_watch(*interval);
     every(save_, kSaveUsesEvery, [this] { sessions_.save_uses(); });
     if (options_.session_ttl_days > 0) every(clean_, kCleanEvery, [this] { clean_old(); });
@@ -239,6 +249,7 @@ Result<void> run(const Options& options, Backends backends) {
 }  // namespace
 
 int run_daemon(const Options& options, Backends backends) {
+  let_stop_signals_wait(SIG_BLOCK);
   set_up_log(options.log_level, options.log_format);
   ::umask(0);  // every mode is given in full where something is made
   std::signal(SIGPIPE, SIG_IGN);

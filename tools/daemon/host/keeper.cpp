@@ -47,6 +47,7 @@ class Keeper {
   [[noreturn]] void become_child();
   bool take_message();
   void take_signal();
+  void pass_signal_on();
   void reap();
   int wait_time() const;
 
@@ -61,7 +62,9 @@ class Keeper {
   int failures_ = 0;  // daemons in a row that never became ready
   bool stopping_ = false;
   bool replacing_ = false;
-  int result_ = -1;  // the exit status, once it is over
+  bool is_unsaid_ = false;  // stopping_ or replacing_, to the child
+  int told_to_stop_ = 0;    // so many daemons
+  int result_ = -1;         // the exit status, once it is over
   Clock::time_point started_{};
   Clock::time_point next_start_{};
   milliseconds pause_{0};
@@ -90,6 +93,7 @@ bool Keeper::set_up() {
 void Keeper::start_child() {
   kept_.forget_ready();
   replacing_ = false;
+  is_unsaid_ = stopping_;
   started_ = Clock::now();
   child_ = ::fork();
   if (child_ == 0) become_child();
@@ -140,11 +144,19 @@ void Keeper::take_signal() {
       replacing_ = child_ > 0;
     else
       stopping_ = true;
-    if (child_ > 0)
-      ::kill(child_, static_cast<int>(info.ssi_signo));
-    else if (stopping_)
-      result_ = 0;
+    is_unsaid_ = child_ > 0;
+    if (!stopping_ || child_ > 0) continue;
+    next_start_ = Clock::now();  // mounts are for a daemon to end
+    if (!kept_.has_mounts()) result_ = 0;
   }
+}
+
+/// Not before the child can listen: until then a signal would end it with the mounts half taken over.
+void Keeper::pass_signal_on() {
+  if (!is_unsaid_ || child_ < 0 || !kept_.is_ready()) return;
+  is_unsaid_ = false;
+  if (stopping_) ++told_to_stop_;
+  ::kill(child_, stopping_ ? SIGTERM : SIGHUP);
 }
 
 void Keeper::reap() {
@@ -156,7 +168,12 @@ void Keeper::reap() {
   child_ = -1;
   failures_ = kept_.is_ready() ? 0 : failures_ + 1;
   const bool has_exited = WIFEXITED(status);
-  const bool asked_to_end = stopping_ || (has_exited && WEXITSTATUS(status) == 0 && !replacing_);
+  // One that was not told to stop yet, or was killed just then, or was to be replaced, leaves mounts for
+  // another.
+  const bool was_stopped = !is_unsaid_ && !replacing_ && (has_exited || told_to_stop_ > 1);
+  const bool has_failed = failures_ > 0 && has_exited;
+  const bool is_over = stopping_ && (was_stopped || has_failed || !kept_.has_mounts());
+  const bool asked_to_end = is_over || (has_exited && WEXITSTATUS(status) == 0 && !replacing_);
   // One that never became ready has told why on standard error. Where nothing is kept yet it was the first:
   // wrong options.
   const bool is_hopeless = failures_ >= kMostFailures || (failures_ > 0 && has_exited && !kept_.has_mounts());
@@ -184,6 +201,7 @@ int Keeper::run() {
     ::poll(waiting.data(), waiting.size(), wait_time());
     if (waiting[0].revents) take_message();
     if (waiting[1].revents) take_signal();
+    pass_signal_on();
     if (result_ < 0 && child_ < 0 && Clock::now() >= next_start_) start_child();
   }
   return result_;
