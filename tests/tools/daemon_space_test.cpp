@@ -69,6 +69,23 @@ TEST_F(DaemonSpace, ThatIsFullIsToldToTheWriterInTheMount) {
   EXPECT_EQ(read(mount("s1") / "outputs/kept"), "bytes" + much);
 }
 
+/// While no daemon runs, what others write there may take the room that its small files had.
+TEST_F(DaemonSpace, ThatIsFullKeepsNoDaemonFromItsSessions) {
+  start();
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/kept", "bytes");
+  kill_daemon();
+  for (const char* name : {"okcvmd.lock", "sessions.db-shm"})
+    std::filesystem::resize_file(root_ / "state" / name, 0);
+  fill();
+  start();
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1").json()["state"], "mounted");
+  EXPECT_EQ(read(mount("s1") / "outputs/kept"), "bytes");
+  give_back();
+  write(mount("s1") / "outputs/later", "more");
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/snapshots").status, 201);
+}
+
 TEST_F(DaemonSpace, ThatIsFullLetsSessionsBeUnmounted) {
   start();
   create({{"id", "s1"}});

@@ -126,10 +126,12 @@ Result<StateLock> StateLock::take(const std::filesystem::path& state_dir) {
     return fail(Code::kBusy,
                 "the state directory " + state_dir.string() + " is held by another okcvmd, pid " + pid);
   }
+  // The pid is there to be told. On a full disk there may be no room for it, and programs in live mounts wait
+  // all the same; what room it has is not given up in between, or somebody else takes it.
   const int size = std::snprintf(text.data(), text.size(), "%d", ::getpid());
-  if (::ftruncate(file.get(), 0) != 0 ||
-      ::pwrite(file.get(), text.data(), static_cast<std::size_t>(size), 0) != size)
-    return fail_errno(errno ? errno : ENOSPC, "cannot write " + path.string());
+  const bool is_written = ::pwrite(file.get(), text.data(), static_cast<std::size_t>(size), 0) == size;
+  if (::ftruncate(file.get(), is_written ? size : 0) != 0)
+    return fail_errno(errno, "cannot write " + path.string());
   return StateLock(std::move(file));
 }
 

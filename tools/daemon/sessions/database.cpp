@@ -68,6 +68,13 @@ void Database::Statement::Finalizer::operator()(sqlite3_stmt* statement) const {
 
 Result<Database> Database::open(const std::filesystem::path& file, int newest_version, bool check) {
   if (auto made = make_private_file(file); !made) return fail(made.error());
+  auto database = open_as(file, newest_version, check, false);
+  if (database || database.error().code != Code::kNoSpace) return database;
+  return open_as(file, newest_version, check, true);
+}
+
+Result<Database> Database::open_as(const std::filesystem::path& file, int newest_version, bool check,
+                                   bool alone) {
   sqlite3* connection = nullptr;
   const int opened =
       sqlite3_open_v2(file.c_str(), &connection, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, nullptr);
@@ -78,6 +85,8 @@ Result<Database> Database::open(const std::filesystem::path& file, int newest_ve
   // Until it is known to be ours, closing must not fold a log into the file.
   sqlite3_db_config(connection, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
   sqlite3_db_config(connection, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+  if (alone)
+    if (auto set = database.run("PRAGMA locking_mode=EXCLUSIVE"); !set) return fail(set.error());
 
   auto version = database.pragma("PRAGMA user_version");
   if (!version) {

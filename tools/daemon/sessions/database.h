@@ -91,6 +91,9 @@ class Database final {
     void operator()(sqlite3* connection) const;
   };
   explicit Database(sqlite3* connection) : connection_(connection) {}
+  /// `alone`: nobody else can look into it meanwhile, and its index needs no room on the disk.
+  static Result<Database> open_as(const std::filesystem::path& file, int newest_version, bool check,
+                                  bool alone);
   Result<void> sync_commits(bool wanted);
   Result<std::int64_t> pragma(const char* sql);
   std::unique_ptr<sqlite3, Closer> connection_;
