@@ -196,6 +196,7 @@ void MountedSession::settle_after_take_over() {
   fault_point("takeover.counts");
   for (const auto& file : state_.all_files()) nodes_.opened(file.node, file.flags);
   backings_.settle();
+  operations_.orphans().drop_unless([this](NodeId id) { return nodes_.open_state(id).opens > 0; });
 }
 
 Result<void> MountedSession::run() {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "policy/fault.h"
 
@@ -48,6 +49,16 @@ void Orphans::keep(NodeId id, Zone zone, int file) {
   MutexLock lock(mutex_);
   if (::linkat(file, "", folder->get(), hidden_name(id).c_str(), AT_EMPTY_PATH) == 0) kept_.insert(id.value);
   fault_point("orphan.kept");
+}
+
+void Orphans::drop_unless(const std::function<bool(NodeId)>& is_open) {
+  std::vector<NodeId> unused;
+  {
+    MutexLock lock(mutex_);
+    for (const auto id : kept_)
+      if (!is_open(NodeId{id})) unused.push_back(NodeId{id});
+  }
+  for (const NodeId id : unused) drop(id);
 }
 
 bool Orphans::keeps(NodeId id) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <unordered_set>
 
 #include "fusefs/types.h"
@@ -20,9 +21,11 @@ class Orphans {
   /// To be called before the last name goes. `file` is open on the inode (O_PATH). Without a place for a
   /// hidden name (the workdir) nothing is kept.
   void keep(NodeId id, Zone zone, int file) EXCLUDES(mutex_);
+  /// After a take-over, once open files are counted: a daemon may have died between a close and drop().
+  void drop_unless(const std::function<bool(NodeId)>& is_open) EXCLUDES(mutex_);
   /// Whether the node's inode has a hidden name, which counts among its links.
   bool keeps(NodeId id) const EXCLUDES(mutex_);
-  /// The kernel forgot the node.
+  /// Nobody has the file open any more.
   void drop(NodeId id) EXCLUDES(mutex_);
 
  private:

@@ -9,6 +9,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -320,6 +321,15 @@ class Sweep : public ::testing::Test {
         daemon_->ask("nodes");
       EXPECT_LT(tries, kMostTries) << "a file is still open";
     }
+    int tries = 0;
+    for (; has_hidden_files() && tries < kMostTries; ++tries) daemon_->ask("nodes");
+    EXPECT_LT(tries, kMostTries) << "a removed file still has a hidden name";
+  }
+
+  bool has_hidden_files() const {
+    const auto names = list(place_->workspace());
+    return std::any_of(names.begin(), names.end(),
+                       [](const std::string& name) { return name.starts_with(".orphan"); });
   }
 
   static constexpr int kMostTries = 10'000;
