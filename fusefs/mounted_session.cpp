@@ -374,10 +374,17 @@ std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
 void MountedSession::tell_everything() {
   std::vector<RelPath> paths;
   for (const Node& node : nodes_.descendants(kRootNode, [](const Node& known) { return !known.dead; })) {
+    if (!rule_of(node.zone).snapshotted) continue;
+    // The table has no long names. If it is gone, the kernel is to ask for it, hear that (ESTALE), and look
+    // again; nothing unused may keep it.
+    if (node.name.empty()) {
+      backings_.drop_unused(node.id);
+      notifier_.inode(node.id);
+    }
     // By the directory it is known in: it may be gone itself.
     auto parent = nodes_.find(node.parent);
     auto name = Name::parse(node.name);
-    if (!parent || !name || !rule_of(node.zone).snapshotted) continue;
+    if (!parent || !name) continue;
     if (auto directory = operations_.path_of(*parent)) paths.push_back(*directory / *name);
   }
   std::vector<NodeId> directories;
