@@ -129,6 +129,8 @@ Result<Entry> PathFiles::make_on_way(const Caller& caller, const Walk& walk, con
     return fail(Code::kForbidden, "this user may not write to the directory", walk.path().text());
   auto entry = operations_.make_directory(request_of(caller), directory.id, name.c_str(), making.mode);
   if (entry) making.made.push_back(walk.path() / name);
+  // Somebody else was faster.
+  if (!entry && entry.error().errno_value == EEXIST) return operations_.look_up(directory.id, name.c_str());
   return entry;
 }
 
@@ -176,6 +178,15 @@ Result<std::vector<FileInfo>> PathFiles::list(const Caller& caller, const RelPat
 }
 
 Result<FileDescriptor> PathFiles::open(const Caller& caller, const RelPath& path) {
+  constexpr int kMostTries = 100;
+  auto file = open_once(caller, path);
+  // Between the look at the name and the opening another file took its place.
+  for (int tries = 1; !file && file.error().errno_value == ESTALE && tries < kMostTries; ++tries)
+    file = open_once(caller, path);
+  return file;
+}
+
+Result<FileDescriptor> PathFiles::open_once(const Caller& caller, const RelPath& path) {
   Gate::Pass pass(gate_);
   auto found = walk_existing(caller, path, Last::kFollow);
   if (!found) return fail(found.error());

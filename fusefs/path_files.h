@@ -6,6 +6,7 @@
 #include "fusefs/files.h"
 #include "fusefs/gate.h"
 #include "fusefs/operations.h"
+#include "policy/thread_annotations.h"
 
 namespace okcvm::fusefs {
 
@@ -96,6 +97,7 @@ class PathFiles final : public Files {
   Result<Walk> walk_existing(const Caller& caller, const RelPath& path, Last last);
   Result<Walk> walk_making(const Caller& caller, const RelPath& path, mode_t mode,
                            std::vector<RelPath>& made);
+  Result<FileDescriptor> open_once(const Caller& caller, const RelPath& path);
   struct Incoming;
   class StagedFile;
   Result<RelPath> publish(Incoming& incoming);
@@ -110,6 +112,7 @@ class PathFiles final : public Files {
   Gate& gate_;
   Invalidator& kernel_;
   SessionState& state_;
+  Mutex publishing_;  // before the gate; what a check saw stays until the file is in its place
 };
 
 }  // namespace okcvm::fusefs

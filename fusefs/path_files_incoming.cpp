@@ -2,8 +2,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <ctime>
 #include <memory>
 #include <random>
 #include <string>
@@ -104,6 +107,11 @@ Result<void> PathFiles::put(Incoming& incoming, const Walk& parent, const std::s
   if (::fchown(incoming.file.get(), incoming.caller.uid, gid) != 0 ||
       ::fchmod(incoming.file.get(), incoming.mode & 07777) != 0)
     return fail_errno(errno);
+  // The file system's own clock stands still for milliseconds, and inode numbers come again: files that
+  // replace each other would look the same.
+  std::array<timespec, 2> times{timespec{0, UTIME_OMIT}, timespec{}};
+  if (::clock_gettime(CLOCK_REALTIME, &times[1]) != 0 || ::futimens(incoming.file.get(), times.data()) != 0)
+    return fail_errno(errno);
   if (!incoming.is_named) {
     if (::linkat(incoming.file.get(), "", incoming.folder.get(), incoming.staged.c_str(), AT_EMPTY_PATH) != 0)
       return fail_errno(errno);
@@ -120,6 +128,7 @@ Result<RelPath> PathFiles::publish(Incoming& incoming) {
   const SessionState::Untold untold(state_);
   std::vector<RelPath> changed;
   const auto attempt = [&]() -> Result<RelPath> {
+    const MutexLock alone(publishing_);
     Gate::Pass pass(gate_);
     auto parent = walk_making(incoming.caller, incoming.path.parent(), kParentMode, changed);
     if (!parent) return fail(parent.error());

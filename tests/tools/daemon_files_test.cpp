@@ -3,6 +3,11 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
 #include "tests/tools/daemon_fixture.h"
 
 namespace okcvm::test {
@@ -62,6 +67,54 @@ TEST_F(DaemonFiles, AreNotOverwrittenUnseen) {
   EXPECT_EQ(get("outputs/f").body, "two two");
   EXPECT_EQ(put("outputs/g", "new", {{"If-Match", "*"}}).status, 412);
   EXPECT_EQ(get("outputs").json()["entries"].size(), 1u);
+}
+
+TEST_F(DaemonFiles, AreThereWhileTheyAreReplaced) {
+  put("outputs/f", "x");
+  std::atomic<int> reading = 3;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i)
+    threads.emplace_back([&] {
+      while (reading > 0) EXPECT_EQ(put("outputs/f", "x").status, 200);
+    });
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&] {
+      for (int n = 0; n < 500; ++n) EXPECT_EQ(get("outputs/f").body, "x");
+      --reading;
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+TEST_F(DaemonFiles, AreWrittenByOneOfManyWhoAskForTheSame) {
+  constexpr int kWriters = 6;
+  constexpr int kRounds = 50;
+  const auto all_at_once = [](const std::function<void()>& work) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kWriters; ++i) threads.emplace_back(work);
+    for (auto& thread : threads) thread.join();
+  };
+  // Counting up by what was read: no step may be lost.
+  put("outputs/n", "0");
+  all_at_once([&] {
+    for (int done = 0; done < kRounds;) {
+      const auto now = get("outputs/n");
+      const auto next = std::to_string(std::stoi(now.body) + 1);
+      done += put("outputs/n", next, {{"If-Match", now.headers.at("etag")}}).status == 200;
+    }
+  });
+  EXPECT_EQ(get("outputs/n").body, std::to_string(kWriters * kRounds));
+  // Among parents that are missing at first.
+  for (int round = 0; round < kRounds; ++round) {
+    std::atomic<int> made = 0;
+    std::atomic<int> refused = 0;
+    all_at_once([&] {
+      const auto answer = put("outputs/" + std::to_string(round) + "/a/f", "x", {{"If-None-Match", "*"}});
+      made += answer.status == 201;
+      refused += answer.status == 412;
+    });
+    EXPECT_EQ(made, 1);
+    EXPECT_EQ(refused, kWriters - 1);
+  }
 }
 
 TEST_F(DaemonFiles, CannotBeNamedOutsideOfTheSession) {
