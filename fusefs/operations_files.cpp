@@ -1,6 +1,7 @@
 // Files: open, create, and what reaches us of reading and writing.
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -335,7 +336,16 @@ Result<FileDescriptor> Operations::open_for_reading(NodeId id) {
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   if (node->is_directory()) return fail_errno(EISDIR);
-  return open_backing(*node, O_RDONLY);
+  if (id != kMetadataNode) return open_backing(*node, O_RDONLY);
+  std::shared_ptr<const std::string> text;
+  {
+    MutexLock lock(metadata_mutex_);
+    text = metadata_;
+  }
+  FileDescriptor copy(::memfd_create("okcvm-metadata", MFD_CLOEXEC));
+  if (!copy || ::pwrite(copy.get(), text->data(), text->size(), 0) != static_cast<ssize_t>(text->size()))
+    return fail_errno(errno);
+  return copy;
 }
 
 }  // namespace okcvm::fusefs

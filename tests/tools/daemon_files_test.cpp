@@ -43,6 +43,20 @@ TEST_F(DaemonFiles, AreWrittenReadListedAndDeleted) {
   EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/files/outputs/a").code(), "not_found");
 }
 
+TEST_F(DaemonFiles, TellWhatTheSessionIs) {
+  const auto first = get(".metadata.json");
+  EXPECT_EQ(first.body, read(mount("s1") / ".metadata.json"));
+  EXPECT_EQ(first.json()["session_id"], "s1");
+  EXPECT_EQ(get(".metadata.json", {{"Range", "bytes=0-1"}}).body, first.body.substr(0, 2));
+  for (const char* labels : {R"({"labels":{"n":"1"}})", R"({"labels":{"n":"2"}})"}) {
+    const auto known = get(".metadata.json").headers.at("etag");
+    ASSERT_EQ(ask("POST", "/v1/sessions/s1/labels", labels).status, 200);
+    const auto now = get(".metadata.json", {{"If-None-Match", known}});
+    EXPECT_EQ(now.status, 200);
+    EXPECT_EQ(now.body, read(mount("s1") / ".metadata.json"));
+  }
+}
+
 TEST_F(DaemonFiles, AreServedInParts) {
   put("outputs/f", "0123456789");
   const auto part = get("outputs/f", {{"Range", "bytes=2-4"}});

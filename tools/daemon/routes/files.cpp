@@ -166,10 +166,11 @@ Result<Response> get_file(Exchange& exchange) {
   if (info->type == fusefs::FileType::kDirectory) return list_directory(files, caller, *path, after, limit);
   auto file = files.open(caller, *path);
   if (!file) return fail(file.error());
-  // The size is of what was opened, which may be another file than the one looked at before.
+  // Size and time are of what was opened, which may be another file than the one looked at before.
   struct stat status {};
   if (::fstat(file->get(), &status) != 0) return fail_errno(errno, "the file cannot be read", path->text());
   info->size = static_cast<std::uint64_t>(status.st_size);
+  info->modified = status.st_mtim;
   return send_file(exchange.request, *path, *info, std::move(*file));
 }
 
