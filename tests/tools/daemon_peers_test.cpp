@@ -118,6 +118,24 @@ TEST_F(DaemonPeers, HearOnlyOfTheirOwn) {
   EXPECT_THAT(listening.receive_until("reset"), Not(HasSubstr("alices")));
 }
 
+TEST_F(DaemonPeers, CannotTakeThePlacesOfOthers) {
+  ASSERT_EQ(stop(), 0);
+  start({"--max-connections", "16", "--max-connections-per-user", "2"});
+  std::vector<HttpClient> held;
+  for (int i = 0; i < 60; ++i) held.push_back(connect_as(kMallory));
+  EXPECT_EQ(ask_as(kAlice, "GET", "/v1/sessions/alices").status, 200);
+  // The first two are served if they ask; few others are told, and the rest are let go without a word.
+  int told = 0;
+  for (std::size_t i = 2; i < held.size(); ++i) {
+    const auto answer = held[i].receive();
+    EXPECT_TRUE(answer.status == 0 || answer.code() == "busy") << answer.body;
+    told += answer.status != 0;
+  }
+  EXPECT_GT(told, 0);
+  EXPECT_LT(told, 16);
+  EXPECT_EQ(held.front().ask("GET", "/v1/health").status, 200);
+}
+
 TEST_F(DaemonPeers, ActInASessionWithTheirOwnRights) {
   std::filesystem::permissions(mount("alices") / "outputs/secret", std::filesystem::perms(0000));
   EXPECT_EQ(ask_as(kAlice, "GET", "/v1/sessions/alices/files/outputs/secret").code(), "forbidden");

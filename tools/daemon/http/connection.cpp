@@ -60,7 +60,9 @@ Connection::~Connection() {
 }
 
 void Connection::refuse(const std::string& message) {
+  started_ = std::chrono::steady_clock::now();
   request_.id = new_request_id();
+  handling_.pattern = "-";
   answer_and_close(Error::of(Code::kBusy, message), 503);
 }
 

@@ -20,6 +20,10 @@ namespace {
 
 namespace asio = boost::asio;
 
+/// Connections of one user beyond the limit that are told so, and stay until they have heard it. More are
+/// closed without a word, so that no user takes the places of the others.
+constexpr std::size_t kMostRefusals = 8;
+
 Result<Peer> peer_of(int socket) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
@@ -97,13 +101,15 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     auto peer = peer_of(socket.native_handle());
     if (!peer) return;
     const uid_t uid = peer->uid;
+    const auto most = context_->limits.connections_per_user;
+    const auto known = by_user_.find(uid);
+    if (uid != 0 && known != by_user_.end() && known->second >= most + kMostRefusals) return;
     ++count_;
     const auto of_user = ++by_user_[uid];
     auto connection = std::make_shared<Connection>(std::move(socket), std::move(*peer), context_,
                                                    [self = shared_from_this(), uid] { self->ended(uid); });
     live_.insert(connection);
-    if (uid != 0 && of_user > context_->limits.connections_per_user)
-      return connection->refuse("you have too many connections: close some");
+    if (uid != 0 && of_user > most) return connection->refuse("you have too many connections: close some");
     connection->start();
     if (context_->stopping) connection->stop();
   }
