@@ -237,6 +237,16 @@ TEST_F(ServerTest, RefusesABodyThatIsTooLarge) {
   EXPECT_EQ(whole.ask("POST", "/", std::string(1024 * 1024, 'a')).body.size(), 1024u * 1024 + 2);
 }
 
+TEST_F(ServerTest, RefusesCodingsThatItDoesNotKnow) {
+  for (const char* coding : {"gzip", "identity", "gzip, chunked"}) {
+    HttpClient client(path_);
+    client.send(std::string("PUT /count HTTP/1.1\r\nHost: okcvm\r\nTransfer-Encoding: ") + coding +
+                "\r\n\r\nhalf of a");
+    client.end_sending();
+    EXPECT_EQ(client.receive().status, 501) << coding;
+  }
+}
+
 TEST_F(ServerTest, RefusesTrailersThatAreTooLarge) {
   std::string many;
   for (int i = 0; i < 5'000; ++i) many += "A: b\r\n";
