@@ -43,6 +43,14 @@ class RegistryTest : public ::testing::Test {
     text << std::ifstream(file_, std::ios::binary).rdbuf();
     return text.str();
   }
+  /// What this process has asked files for, in bytes (proc_pid_io(5)).
+  static std::size_t bytes_read() {
+    std::ifstream io("/proc/self/io");
+    std::string name;
+    std::size_t count = 0;
+    io >> name >> count;
+    return count;
+  }
   SessionRecord example(const char* id) {
     SessionRecord record(id_of(id));
     record.owner_uid = 1000;
@@ -119,6 +127,39 @@ TEST_F(RegistryTest, KeepsCheckpointsInOrderAndWithinTheirNumber) {
   EXPECT_EQ(registry->checkpoint(id_of("a1"), "c9").error().code, Code::kNotFound);
   EXPECT_EQ(registry->load()->sessions.front().head_checkpoint, "c3");
   EXPECT_EQ(*registry->remove_checkpoints(id_of("a1")), 3);
+}
+
+TEST_F(RegistryTest, ListsCheckpointsWithoutReadingThroughTheirData) {
+  const auto registry = open();
+  ASSERT_TRUE(registry->insert(example("a1")));
+  const std::string data(1 << 20, 'x');
+  for (const char* id : {"c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"})
+    ASSERT_TRUE(registry->add_checkpoint(id_of("a1"), {id, {}, "abc", time_now(), data.size(), data}, 10));
+  const auto before = bytes_read();
+  const auto list = registry->checkpoints(id_of("a1"), 10);
+  EXPECT_LT(bytes_read() - before, 1u << 20);
+  ASSERT_EQ(list->size(), 8u);
+  EXPECT_EQ(list->back().bytes, data.size());
+  EXPECT_EQ(list->back().snapshot, "abc");
+}
+
+TEST_F(RegistryTest, DropsCheckpointsWithoutWritingAsMuchAgain) {
+  const auto registry = open();
+  ASSERT_TRUE(registry->insert(example("a1")));
+  const std::string data(1 << 20, 'x');
+  for (const char* id : {"c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"})
+    ASSERT_TRUE(registry->add_checkpoint(id_of("a1"), {id, {}, {}, time_now(), data.size(), data}, 10));
+  ASSERT_EQ(*registry->remove_checkpoints(id_of("a1")), 8);
+  EXPECT_LT(std::filesystem::file_size(file_.string() + "-wal"), 2u << 20);
+}
+
+TEST_F(RegistryTest, GivesBackWhatALargeChangeTookOfItsLog) {
+  const auto registry = open();
+  ASSERT_TRUE(registry->insert(example("a1")));
+  const std::string data(8 << 20, 'x');
+  ASSERT_TRUE(registry->add_checkpoint(id_of("a1"), {"c1", {}, {}, time_now(), data.size(), data}, 10));
+  ASSERT_TRUE(registry->update(example("a1")));
+  EXPECT_LE(std::filesystem::file_size(file_.string() + "-wal"), 1u << 20);
 }
 
 TEST_F(RegistryTest, RemembersWorkdirs) {

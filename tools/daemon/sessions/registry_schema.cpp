@@ -62,6 +62,9 @@ constexpr std::array kSteps{
          branch TEXT,
          last_used INTEGER NOT NULL,
          PRIMARY KEY (owner_uid, task, device_id));)",
+    // In a row these stand behind the data, all of which would be read on the way to them.
+    R"(CREATE INDEX checkpoints_listed ON checkpoints
+         (thread_id, id, checkpoint_id, parent_checkpoint_id, snapshot_id, created_at);)",
 };
 
 }  // namespace
