@@ -162,6 +162,17 @@ TEST_F(RegistryTest, GivesBackWhatALargeChangeTookOfItsLog) {
   EXPECT_LE(std::filesystem::file_size(file_.string() + "-wal"), 1u << 20);
 }
 
+TEST_F(RegistryTest, FindsAnAgentByItsName) {
+  const auto registry = open();
+  ASSERT_TRUE(registry->add_agent({"a", "root", 1000, id_of("s1")}));
+  ASSERT_TRUE(registry->add_agent({"b", "a", 1000, id_of("s1")}));
+  ASSERT_TRUE(registry->add_agent({"b", "root", 2000, id_of("s2")}));
+  EXPECT_EQ((*registry->agent(1000, "b"))->parent, "a");
+  EXPECT_EQ((*registry->agent(2000, "b"))->session, id_of("s2"));
+  EXPECT_FALSE(*registry->agent(2000, "a"));
+  EXPECT_FALSE(*registry->agent(1000, "c"));
+}
+
 TEST_F(RegistryTest, RemembersWorkdirs) {
   const auto registry = open();
   ASSERT_TRUE(registry->remember_workdir({1, "t", "d", "/p", WorkdirPolicy::kExisting, {}, {}, 5}));

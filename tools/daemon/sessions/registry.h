@@ -122,6 +122,7 @@ class Registry final {
   Result<void> add_agent(const AgentRecord& agent);
   /// All of an owner's, or of everybody, oldest first.
   Result<std::vector<AgentRecord>> agents(std::optional<uid_t> owner);
+  Result<std::optional<AgentRecord>> agent(uid_t owner, const std::string& name);
 
   /// Durable with the next change.
   Result<void> remember_workdir(const WorkdirBinding& binding);

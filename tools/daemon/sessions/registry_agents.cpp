@@ -6,6 +6,13 @@ namespace {
 
 constexpr std::string_view kBindingColumns = "task, device_id, path, policy, git_url, branch, last_used";
 
+/// Columns: agent, parent, owner_uid, thread_id. None where that names no session.
+std::optional<AgentRecord> agent_of(const Database::Statement& row) {
+  auto session = SessionId::parse(row.text(3));
+  if (!session) return std::nullopt;
+  return AgentRecord{row.text(0), row.text(1), static_cast<uid_t>(row.integer(2)), *session};
+}
+
 WorkdirBinding binding_of(uid_t owner, const Database::Statement& row) {
   WorkdirBinding binding;
   binding.owner_uid = owner;
@@ -59,11 +66,18 @@ Result<std::vector<AgentRecord>> Registry::agents(std::optional<uid_t> owner) {
     auto row = statement->step();
     if (!row) return fail(row.error());
     if (!*row) return agents;
-    auto session = SessionId::parse(statement->text(3));
-    if (!session) continue;
-    agents.push_back(
-        {statement->text(0), statement->text(1), static_cast<uid_t>(statement->integer(2)), *session});
+    if (auto agent = agent_of(*statement)) agents.push_back(std::move(*agent));
   }
+}
+
+Result<std::optional<AgentRecord>> Registry::agent(uid_t owner, const std::string& name) {
+  const MutexLock lock(mutex_);
+  auto statement = database_->prepare(
+      "SELECT agent, parent, owner_uid, thread_id FROM agents WHERE owner_uid = ? AND agent = ?");
+  if (!statement) return fail(statement.error());
+  auto row = statement->bind(static_cast<std::int64_t>(owner)).bind(name).step();
+  if (!row) return fail(row.error());
+  return *row ? agent_of(*statement) : std::nullopt;
 }
 
 Result<void> Registry::remember_workdir(const WorkdirBinding& binding) {

@@ -136,21 +136,17 @@ Result<SessionId> Sessions::choose_id(const std::optional<std::string>& wanted,
 }
 
 Result<std::optional<SessionPointer>> Sessions::existing_agent(const CreateRequest& request, uid_t owner) {
-  const auto agents = registry_->agents(owner);
-  if (!agents) return fail(agents.error());
-  const auto named = [&](const std::string& name) {
-    return std::find_if(agents->begin(), agents->end(),
-                        [&](const auto& agent) { return agent.agent == name; });
-  };
   const auto parent_name = request.parent_agent.value_or(std::string(kRootAgent));
-  const auto known = named(*request.agent);
-  const bool is_known = known != agents->end();
-  if (is_known && known->parent != parent_name)
+  auto found = registry_->agent(owner, *request.agent);
+  if (!found) return fail(found.error());
+  const bool is_known = found->has_value();
+  if (is_known && (*found)->parent != parent_name)
     return fail(Code::kAlreadyExists, "agent: it exists with another parent: choose another name");
   if (!is_known && parent_name == kRootAgent) return std::nullopt;
-  const auto found = is_known ? known : named(parent_name);
-  if (found == agents->end()) return fail(Code::kNotFound, "parent_agent: no such agent: create it first");
-  auto session = exact(Peer{0, owner, 0, {}}, found->session.text());
+  if (!is_known) found = registry_->agent(owner, parent_name);
+  if (!found) return fail(found.error());
+  if (!*found) return fail(Code::kNotFound, "parent_agent: no such agent: create it first");
+  auto session = exact(Peer{0, owner, 0, {}}, (*found)->session.text());
   if (!session) return no_such_session();
   // While it is shared it is not removed; one that is being made is waited for.
   const auto pass = session->gate().share();
