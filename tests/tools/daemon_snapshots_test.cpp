@@ -72,6 +72,8 @@ TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {
   EXPECT_EQ(read(file()), "one");
   EXPECT_EQ(post("fork", {{"id", "copy"}}).code(), "already_exists");
   EXPECT_EQ(post("fork", {{"snapshot", "0000000000"}}).code(), "unknown_snapshot");
+  for (const auto& labels : {json{{"", "nameless"}}, json{{"long", std::string(4097, 'x')}}})
+    EXPECT_EQ(post("fork", {{"labels", labels}}).code(), "invalid_request") << labels;
   EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), 2u);
 }
 

@@ -118,6 +118,15 @@ std::optional<std::map<std::string, std::string>> Fields::texts_by_name(std::str
   return texts;
 }
 
+std::optional<std::map<std::string, std::string>> Fields::labels() {
+  auto labels = texts_by_name("labels");
+  if (!labels) return std::nullopt;
+  for (const auto& [name, value] : *labels)
+    if (name.empty() || name.size() > 256 || value.size() > 4096)
+      return refuse("labels", "names of 1 to 256 bytes and values of up to 4096 are taken"), std::nullopt;
+  return labels;
+}
+
 std::optional<std::vector<std::string>> Fields::texts(std::string_view name) {
   const auto* value = take(name);
   if (!value) return std::nullopt;

@@ -26,6 +26,8 @@ class Fields final {
   bool flag(std::string_view name, bool otherwise = false);
   std::optional<std::int64_t> integer(std::string_view name, std::int64_t least, std::int64_t most);
   std::optional<std::map<std::string, std::string>> texts_by_name(std::string_view name);
+  /// A session's labels, in the field "labels".
+  std::optional<std::map<std::string, std::string>> labels();
   std::optional<std::vector<std::string>> texts(std::string_view name);
   /// The object in a field, as Fields of its own whose errors name both.
   std::optional<Fields> object(std::string_view name);

@@ -24,12 +24,6 @@ WorkdirRequest read_workdir(Fields& fields) {
   return request;
 }
 
-void check_labels(Fields& fields, const std::map<std::string, std::string>& labels) {
-  for (const auto& [name, value] : labels)
-    if (name.empty() || name.size() > 256 || value.size() > 4096)
-      fields.refuse("labels", "names of 1 to 256 bytes and values of up to 4096 are taken");
-}
-
 Result<Response> session_response(Exchange& exchange, int status = 200) {
   return json_response(view_of_session(exchange.service.sessions, *exchange.session), status);
 }
@@ -55,8 +49,7 @@ Result<Response> create_session(Exchange& exchange) {
     if (!parsed) fields.refuse("mode", "octal digits up to 0777 are needed");
     request.mode = parsed.value_or(0700);
   }
-  request.labels = fields.texts_by_name("labels").value_or(std::map<std::string, std::string>());
-  check_labels(fields, request.labels);
+  request.labels = fields.labels().value_or(std::map<std::string, std::string>());
   request.skills = fields.texts("skills").value_or(std::vector<std::string>());
   request.agent = fields.text("agent");
   request.parent_agent = fields.text("parent_agent");
@@ -137,8 +130,7 @@ Result<Response> reset_session(Exchange& exchange) {
 Result<Response> label_session(Exchange& exchange) {
   Fields fields(exchange.request.body);
   if (!fields.has("labels")) fields.refuse("labels", "it is missing");
-  auto labels = fields.texts_by_name("labels").value_or(std::map<std::string, std::string>());
-  check_labels(fields, labels);
+  auto labels = fields.labels().value_or(std::map<std::string, std::string>());
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   if (auto set = exchange.service.sessions.set_labels(*exchange.session, std::move(labels)); !set)
     return fail(set.error());

@@ -120,7 +120,7 @@ Result<Response> fork_session(Exchange& exchange) {
   Fields fields(exchange.request.body);
   const auto snapshot = fields.text("snapshot").value_or("");
   const auto id = fields.text("id");
-  auto labels = fields.texts_by_name("labels");
+  auto labels = fields.labels();
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
