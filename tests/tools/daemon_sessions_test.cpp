@@ -9,6 +9,8 @@
 
 #include "tests/support/watchdog.h"
 #include "tests/tools/daemon_fixture.h"
+#include "tools/daemon/host/clock.h"
+#include "tools/daemon/sessions/registry.h"
 
 namespace okcvm::test {
 namespace {
@@ -331,6 +333,26 @@ TEST_F(DaemonSessions, OfOneStateDirectoryHaveOneDaemon) {
   const auto [status, said] = start_in_vain({"--socket", root_ / "other.sock"});
   EXPECT_EQ(status, 1);
   EXPECT_THAT(said, ::testing::HasSubstr("pid " + std::to_string(serving_pid())));
+}
+
+TEST_F(DaemonSessions, AreAllListedHoweverManyTheyAre) {
+  constexpr int kMany = 1001;
+  const auto state = root_ / "state";
+  std::filesystem::create_directories(state);
+  std::filesystem::permissions(state, std::filesystem::perms(0700));
+  {
+    const auto registry = daemon::Registry::open(state / "sessions.db", false);
+    ASSERT_TRUE(registry);
+    for (int i = 0; i < kMany; ++i) {
+      daemon::SessionRecord record(*SessionId::parse("s" + std::to_string(i)));
+      record.created_at = daemon::time_now();
+      record.state = daemon::SessionState::kUnmounted;
+      ASSERT_TRUE((*registry)->insert(record));
+    }
+  }
+  start();
+  EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), static_cast<std::size_t>(kMany));
+  EXPECT_EQ(ask("GET", "/v1/sessions?limit=7").json()["sessions"].size(), 7u);
 }
 
 TEST_F(DaemonSessions, AreNotServedFromADamagedRegistry) {

@@ -70,7 +70,7 @@ Result<Response> create_session(Exchange& exchange) {
 Result<Response> list_sessions(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto prefix = query.text("prefix").value_or("");
-  const auto limit = query.integer("limit", 1, 10000).value_or(1000);
+  const auto limit = query.integer("limit", 1, 10000).value_or(10000);
   const auto label = query.text("label");
   const bool with_counters = query.flag("counters");
   if (auto ended = query.end(); !ended) return fail(ended.error());
