@@ -76,6 +76,22 @@ TEST(Fields, NameWhatIsWrong) {
   EXPECT_EQ(text(" \n"), "");
 }
 
+TEST(Fields, RefuseNumbersThatWouldBeRounded) {
+  const auto refusal = [](const std::string& value) {
+    Fields fields("{\"data\":" + value + "}");
+    static_cast<void>(fields.required_value("data"));
+    return refusal_of(fields);
+  };
+  for (const char* value : {"18446744073709551615", "-9223372036854775808", "[0,-0,1]", "1e30", "-1.5E+300",
+                            "12345678901234567890.5", R"("123456789012345678901234567890")",
+                            R"(["a\"99999999999999999999999","\\",7])", R"({"99999999999999999999999":1})"})
+    EXPECT_EQ(refusal(value), "") << value;
+  for (const char* value :
+       {"18446744073709551616", "-9223372036854775809", R"(["\\",99999999999999999999999])",
+        R"({"a\"":{"b":[1,123456789012345678901234567890]}})"})
+    EXPECT_THAT(refusal(value), ::testing::HasSubstr("64 bits")) << value;
+}
+
 TEST(Fields, RefuseDeepNesting) {
   std::string deep(100'000, '[');
   Fields fields("{\"a\":" + deep + std::string(100'000, ']') + "}");

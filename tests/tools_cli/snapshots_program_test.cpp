@@ -135,6 +135,9 @@ TEST_F(SnapshotVerbs, CheckpointKeepsAnyJsonDocument) {
   EXPECT_EQ(
       json::parse(daemon_->last().body),
       (json{{"data", {{"turn", {1, 2, nullptr}}}}, {"id", "c1"}, {"parent_id", "c0"}, {"snapshot", true}}));
+  // As it is: what could be rounded is the daemon's to refuse.
+  okcvm("checkpoint save 12", "[123456789012345678901234567890]\n");
+  EXPECT_EQ(daemon_->last().body, "{\"data\":[123456789012345678901234567890]\n}");
   EXPECT_THAT(okcvm("checkpoint save 12", "{").err,
               HasSubstr("okcvm: invalid_request: standard input is not a JSON"));
   EXPECT_EQ(okcvm("checkpoint save 12 --snapshot abcd --with-snapshot", "{}").status, 2);

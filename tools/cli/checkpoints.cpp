@@ -10,8 +10,9 @@ namespace okcvm::cli::run {
 
 namespace {
 
-/// The conversation state: a JSON document from a file or, for "-", standard input.
-Outcome<Json> read_document(const std::string& file) {
+/// The conversation state: a JSON document from a file or, for "-", standard input. As it stands there, so
+/// that nothing in it is rounded.
+Outcome<std::string> read_document(const std::string& file) {
   std::ostringstream bytes;
   if (file == "-") {
     bytes << std::cin.rdbuf();
@@ -20,8 +21,9 @@ Outcome<Json> read_document(const std::string& file) {
     if (!stream) return system_failure(errno, file);
     bytes << stream.rdbuf();
   }
-  auto document = Json::parse(bytes.str(), nullptr, false);
-  if (document.is_discarded())
+  auto document = std::move(bytes).str();
+  if (document.starts_with("\uFEFF")) document.erase(0, 3);
+  if (!Json::accept(document))
     return refuse("invalid_request", (file == "-" ? "standard input" : file) + " is not a JSON document");
   return document;
 }
@@ -37,14 +39,20 @@ Outcome<void> checkpoint_save(Context& context) {
   if (args.has("snapshot") && args.has("with-snapshot"))
     return usage("--snapshot and --with-snapshot exclude each other; see 'okcvm help checkpoint save'");
   const auto file = args.argument("FILE");
-  auto document = read_document(file.empty() ? "-" : file);
+  const auto document = read_document(file.empty() ? "-" : file);
   if (!document) return tl::unexpected(document.error());
-  Json body{{"data", std::move(*document)}};
+  Json body = Json::object();
   if (auto id = args.option("id")) body["id"] = *id;
   if (auto parent = args.option("parent")) body["parent_id"] = *parent;
   if (auto snapshot = args.option("snapshot")) body["snapshot"] = *snapshot;
   if (args.has("with-snapshot")) body["snapshot"] = true;
-  const auto answer = context.post(context.session("/checkpoints"), body);
+  const auto others = to_body(body);
+  if (!others) return tl::unexpected(others.error());
+  Request request;
+  request.method = "POST";
+  request.target = context.session("/checkpoints");
+  request.body = "{\"data\":" + *document + (body.empty() ? "}" : "," + others->substr(1));
+  const auto answer = context.send(request);
   if (!answer) return tl::unexpected(answer.error());
   return context.json() ? context.print_json(*answer) : context.print(visible(text_in(*answer, "id")) + "\n");
 }

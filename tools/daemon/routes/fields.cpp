@@ -10,7 +10,32 @@ using nlohmann::json;
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxEntries = 256;  // of a list or map of texts
 
-/// Parses JSON that is valid UTF-8, nested no deeper than kMaxDepth and without a key given twice.
+template <typename Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// Whether JSON has a whole number beyond 64 bits, which the parser would round.
+bool has_huge_number(std::string_view text) {
+  bool is_in_text = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '"') is_in_text = !is_in_text;
+    if (is_in_text && text[at] == '\\') ++at;
+    if (is_in_text || (text[at] != '-' && (text[at] < '0' || text[at] > '9'))) continue;
+    const auto end = std::min(text.find_first_not_of("+-.eE0123456789", at), text.size());
+    const auto number = text.substr(at, end - at);
+    at = end - 1;
+    if (number.find_first_of(".eE") != number.npos) continue;
+    if (!number_in<std::int64_t>(number) && !number_in<std::uint64_t>(number)) return true;
+  }
+  return false;
+}
+
+/// Parses JSON that is valid UTF-8, nested no deeper than kMaxDepth, without a key given twice and without
+/// whole numbers beyond 64 bits.
 Result<json> parse_strictly(const std::string& text) {
   std::string wrong;
   std::vector<std::set<std::string>> keys;
@@ -27,14 +52,9 @@ Result<json> parse_strictly(const std::string& text) {
   const bool has_nul = text.find('\0') != text.npos;
   auto value = has_nul ? json(json::value_t::discarded) : json::parse(text, watch, false);
   if (wrong.empty() && value.is_discarded()) wrong = "it is not valid JSON in UTF-8";
+  if (wrong.empty() && has_huge_number(text))
+    wrong = "it has a whole number beyond 64 bits, which would be rounded: send that as a string";
   if (!wrong.empty()) return fail(Code::kInvalidRequest, "the body cannot be used: " + wrong);
-  return value;
-}
-
-std::optional<std::int64_t> whole_number(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
@@ -183,7 +203,7 @@ std::optional<std::int64_t> QueryFields::integer(std::string_view name, std::int
                                                  std::int64_t most) {
   const auto value = text(name);
   if (!value) return std::nullopt;
-  const auto number = whole_number(*value);
+  const auto number = number_in<std::int64_t>(*value);
   if (!number || *number < least || *number > most)
     return refuse(name, range_text(least, most)), std::nullopt;
   return number;
