@@ -125,13 +125,25 @@ TEST_F(SessionVerbs, UnmountForcesOnlyWhenTold) {
   EXPECT_EQ(daemon_->last().body, R"({"force":true})");
 }
 
-/// Answers as the daemon does: a list for a prefix, and deletion by whole id only.
+/// Answers as the daemon does: one session for its id or a prefix, a list that may not be the whole, and
+/// deletion by whole id only.
 FakeDaemon::Answer sessions_named(const std::vector<std::string>& ids) {
   return [ids](const SeenRequest& request) {
     if (request.method == "DELETE") return reply(200, json{{"id", "x"}, {"deleted", true}}.dump());
-    auto rows = json::array();
-    for (const auto& id : ids) rows.push_back({{"id", id}});
-    return reply(200, json{{"sessions", rows}}.dump());
+    const std::string folder = "/v1/sessions/";
+    if (!request.target.starts_with(folder)) {
+      auto rows = json::array();
+      for (const auto& id : ids)
+        if (id.size() > 2) rows.push_back({{"id", id}});
+      return reply(200, json{{"sessions", rows}}.dump());
+    }
+    std::vector<std::string> found;
+    for (const auto& id : ids) {
+      if (id == request.target.substr(folder.size())) return reply(200, json{{"id", id}}.dump());
+      if (id.starts_with(request.target.substr(folder.size()))) found.push_back(id);
+    }
+    if (found.size() > 1) return refusal(409, "ambiguous_prefix", "several");
+    return found.empty() ? refusal(404, "not_found", "none") : reply(200, json{{"id", found[0]}}.dump());
   };
 }
 
@@ -141,8 +153,8 @@ TEST_F(SessionVerbs, DeleteFindsTheWholeIdFirst) {
   EXPECT_EQ(daemon_->last().target, "/v1/sessions/12ab34cd");
 }
 
-TEST_F(SessionVerbs, DeleteOfAWholeIdIsNotAmbiguousWithALongerOne) {
-  daemon_answers(sessions_named({"12", "12ab34cd"}));
+TEST_F(SessionVerbs, DeleteOfAWholeIdIsNotAmbiguousWithLongerOnes) {
+  daemon_answers(sessions_named({"12", "12ab34cd", "12ab34ce"}));
   EXPECT_EQ(okcvm("delete 12").status, 0);
   EXPECT_EQ(daemon_->last().target, "/v1/sessions/12");
 }
@@ -157,7 +169,8 @@ TEST_F(SessionVerbs, DeleteOfAnAmbiguousPrefixDeletesNothing) {
 
 TEST_F(SessionVerbs, DeleteOfNothingIsDone) {
   daemon_answers([](const SeenRequest& request) {
-    return reply(200, request.method == "GET" ? R"({"sessions":[]})" : R"({"id":"gone","deleted":false})");
+    return request.method == "GET" ? refusal(404, "not_found", "none")
+                                   : reply(200, R"({"id":"gone","deleted":false})");
   });
   const auto ran = okcvm("delete gone");
   EXPECT_EQ(ran.status, 0);

@@ -204,18 +204,12 @@ Outcome<void> reset(Context& context) {
                        count_of(number_in(*answer, "checkpoints_removed"), "checkpoint") + " dropped\n");
 }
 
-/// The daemon deletes by whole id only, so that no slip deletes another session. A prefix is looked up here.
+/// The daemon deletes by whole id only, so that no slip deletes another session. A prefix is looked up first.
 Outcome<void> remove(Context& context) {
   std::string id = context.args().argument("ID");
-  const auto found = context.get("/v1/sessions" + query({{"prefix", id}}));
-  if (!found) return tl::unexpected(found.error());
-  const auto& sessions = list_in(*found, "sessions");
-  bool exact = false;
-  for (const auto& session : sessions) exact = exact || text_in(session, "id") == id;
-  if (!exact && sessions.size() > 1)
-    return refuse("ambiguous_prefix", "'" + id + "' is the start of " + std::to_string(sessions.size()) +
-                                          " sessions' ids: give more of it (okcvm list --prefix " + id + ")");
-  if (!exact && sessions.size() == 1) id = text_in(sessions[0], "id");
+  const auto found = context.get(context.session());
+  if (!found && found.error().code != "not_found") return tl::unexpected(found.error());
+  if (found) id = text_in(*found, "id");
 
   Request request;
   request.method = "DELETE";
