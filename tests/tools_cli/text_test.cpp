@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tools/cli/base64.h"
 #include "tools/cli/event_stream.h"
 
@@ -16,6 +18,17 @@ TEST(Text, NamesCannotWriteToATerminal) {
   EXPECT_EQ(visible("\x7f"), "\\x7f");
   EXPECT_EQ(visible("\xc2\x9b"), "\\xc2\\x9b") << "CSI as a C1 control";
   EXPECT_EQ(visible("gpj.\u202Eexe"), "gpj.\\xe2\\x80\\xaeexe") << "right-to-left override";
+}
+
+TEST(Text, JsonCannotWriteToATerminalAndSaysTheSame) {
+  EXPECT_EQ(visible_json("{\n  \"na\xc3\xafve \xf0\x9f\x98\x80\": 1\n}\n"),
+            "{\n  \"na\xc3\xafve \xf0\x9f\x98\x80\": 1\n}\n");
+  const std::string name =
+      "\x7f \xc2\x9b"
+      "2J \u202E \u2069 \x1b";
+  const auto shown = visible_json(nlohmann::json(name).dump());
+  EXPECT_EQ(shown, R"("\u007f \u009b2J \u202e \u2069 \u001b")");
+  EXPECT_EQ(nlohmann::json::parse(shown), name);
 }
 
 TEST(Text, NamesThatAreNotUtf8AreShownInHexadecimal) {

@@ -166,7 +166,8 @@ Outcome<Json> Context::send_with_progress(Request request, const std::string& wh
 
 Outcome<void> Context::print_json(const Json& answer) const {
   const int indent = out_.is_terminal() ? 2 : -1;
-  return out_.write(answer.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n");
+  const auto text = answer.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n";
+  return out_.write(out_.is_terminal() ? visible_json(text) : text);
 }
 
 void Context::note(std::string_view text) const {

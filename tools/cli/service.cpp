@@ -51,7 +51,10 @@ std::string details_of(const Json& event) {
 Outcome<void> print_event(const Context& context, const std::string& data) {
   const auto event = Json::parse(data, nullptr, false);
   if (event.is_discarded()) return {};
-  if (context.json()) return context.print(event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (context.json()) {
+    const auto text = event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    return context.print(context.out().is_terminal() ? visible_json(text) : text);
+  }
   std::string type = text_in(event, "type");
   type.resize(std::max<std::size_t>(type.size(), 9), ' ');
   return context.print(visible(local_time(text_in(event, "at")) + "  " + type + " " +

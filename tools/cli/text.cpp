@@ -1,5 +1,6 @@
 #include "tools/cli/text.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <ctime>
@@ -74,6 +75,26 @@ std::string visible(std::string_view text, bool lines) {
       shown += code.data();
     }
     text.remove_prefix(length);
+  }
+  return shown;
+}
+
+std::string visible_json(std::string_view json) {
+  std::string shown;
+  shown.reserve(json.size());
+  while (!json.empty()) {
+    const auto sequence = json.substr(0, std::max<std::size_t>(utf8_length(json), 1));
+    json.remove_prefix(sequence.size());
+    if (!is_control(sequence) || sequence == "\n") {
+      shown += sequence;
+      continue;
+    }
+    constexpr std::array kFirstBits{0x7Fu, 0x1Fu, 0x0Fu};  // no control takes more than three bytes
+    unsigned point = static_cast<unsigned char>(sequence[0]) & kFirstBits.at(sequence.size() - 1);
+    for (const char c : sequence.substr(1)) point = point << 6 | (static_cast<unsigned char>(c) & 0x3F);
+    std::array<char, 8> code{};
+    std::snprintf(code.data(), code.size(), "\\u%04x", point);
+    shown += code.data();
   }
   return shown;
 }

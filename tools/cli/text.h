@@ -12,6 +12,9 @@ namespace okcvm::cli {
 /// session may do to a terminal. With `lines`, newlines and tabs stay as they are.
 std::string visible(std::string_view text, bool lines = false);
 
+/// JSON that says the same, with what visible() writes otherwise as \uNNNN; line ends stay.
+std::string visible_json(std::string_view json);
+
 /// "812 B", "4.0 KiB", "1.3 GiB".
 std::string human_size(std::uint64_t bytes);
 /// "1 file", "3 files", "2 directories" (give the plural where it is not an 's').
