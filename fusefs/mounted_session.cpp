@@ -205,7 +205,10 @@ Result<void> MountedSession::run() {
   fuse_args args = FUSE_ARGS_INIT(1, arguments);
   session_ = fuse_session_new(&args, &fuse_callbacks(), sizeof(fuse_lowlevel_ops), &dispatcher_);
   fuse_opt_free_args(&args);  // libfuse has made a copy of them its own
-  if (!session_) return fail(Code::kInternal, "libfuse refused to make a session");
+  // libfuse 3.14 takes one of the process's PTHREAD_KEYS_MAX (1,024) thread-specific keys for each.
+  if (!session_)
+    return fail(Code::kQuotaExceeded,
+                "no more sessions can be mounted by one daemon (about 1,000 can): unmount or delete some");
   constexpr fuse_custom_io kIo{write_channel, read_nothing, nullptr, nullptr};
   FileDescriptor device(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 0));  // libfuse closes its own
   if (!device || fuse_session_custom_io(session_, &kIo, device.get()) != 0) {
@@ -323,9 +326,14 @@ MountedSession::~MountedSession() {
 /// Where the kernel keeps the pages of open files itself, it has not written yet what was stored through
 /// mappings, and does when it is told to forget them. Only while requests pass: it waits for a truncate.
 void MountedSession::fetch_mapped_stores() {
-  for (const NodeId id : nodes_.open_for_writing())
-    if (const OpenState open = nodes_.open_state(id); open.mappers && !open.backing_id) notifier_.inode(id);
-  notifier_.drain();
+  bool has_asked = false;
+  for (const NodeId id : nodes_.open_for_writing()) {
+    const OpenState open = nodes_.open_state(id);
+    if (!open.mappers || open.backing_id) continue;
+    notifier_.inode(id);
+    has_asked = true;
+  }
+  if (has_asked) notifier_.drain();
 }
 
 ChangeSet MountedSession::cut_held() {

@@ -23,6 +23,7 @@ struct TableHeader {
 constexpr std::uint64_t kMagic = 0x6f6b63766d6e6401;  // "okcvmnd", version 1
 constexpr std::size_t kHeaderSize = 64;
 constexpr std::uint32_t kMayBeMapped = 1u << 31;
+
 TableHeader& header_of(const SharedRegion& region) {
   return *reinterpret_cast<TableHeader*>(region.data());
 }
