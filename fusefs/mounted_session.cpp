@@ -381,8 +381,14 @@ std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
 /// may be gone.
 void MountedSession::tell_everything() {
   std::vector<RelPath> paths;
-  for (const Node& node : nodes_.descendants(kRootNode, [](const Node& known) { return !known.dead; })) {
+  for (const Node& node : nodes_.descendants(kRootNode, [](const Node&) { return true; })) {
     if (!rule_of(node.zone).snapshotted) continue;
+    // The kernel may still reach it by its name, which nobody knows any more: see below.
+    if (node.dead) {
+      nodes_.drop_last_status(node.id);
+      notifier_.inode(node.id);
+      continue;
+    }
     // The table has no long names. If it is gone, the kernel is to ask for it, hear that (ESTALE), and look
     // again; nothing unused may keep it.
     if (node.name.empty()) {
