@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "fusefs/protocol.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
@@ -117,6 +118,14 @@ FileRecord& file_record(const SharedRegion& region, std::uint32_t slot) {
   return reinterpret_cast<FileRecord*>(region.data() + kFilesOffset)[slot];
 }
 
+/// Whether these bytes are a handshake that libfuse will answer. It would let noise pass in silence.
+bool is_handshake(std::span<const std::byte> request) {
+  fuse_in_header header{};
+  if (request.size() < sizeof header + sizeof(fuse_init_in)) return false;
+  std::memcpy(&header, request.data(), sizeof header);
+  return header.opcode == FUSE_INIT && header.len == request.size();
+}
+
 }  // namespace
 
 Result<SessionState> SessionState::open(const std::filesystem::path& path, bool adopt) {
@@ -134,7 +143,7 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, bool 
     header.magic = kMagic;
     return state;
   }
-  if (header.magic != kMagic || header.init_size == 0 || header.init_size > kMaxInit ||
+  if (header.magic != kMagic || header.init_size > kMaxInit || !is_handshake(state.init()) ||
       header.next_file > kMaxFiles)
     return fail_errno(EUCLEAN, "the run-time state of the session is of another version or damaged");
   // The records stay: should this daemon die before the requests come again, the next one needs them, too.

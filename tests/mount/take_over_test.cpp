@@ -390,6 +390,18 @@ TEST_F(TakeOver, DamagedNodesAreRefused) {
   EXPECT_FALSE(daemon().take_over());
 }
 
+TEST_F(TakeOver, ADamagedHandshakeIsNotPlayedToLibfuse) {
+  write(outputs() / "file", "kept");
+  daemon().kill();
+  {
+    const auto state = open_file(place().scratch() / "run/sessions/12ab34cd.state", O_RDWR);
+    const std::string noise = pattern(64);
+    EXPECT_OK(::pwrite(state.get(), noise.data(), noise.size(), 24));  // behind what says how long it is
+  }
+  EXPECT_FALSE(daemon().take_over());
+  EXPECT_THAT(daemon().why(), ::testing::HasSubstr("damaged"));  // found at once, not for want of an answer
+}
+
 TEST_F(TakeOver, UnusableStateIsRefused) {
   write(outputs() / "file", "kept");
   daemon().kill();

@@ -11,14 +11,23 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
+#include <thread>
 
 namespace okcvm::daemon {
 namespace {
 
 constexpr int kBacklog = 1024;  // connections that wait while a daemon is replaced
+constexpr std::chrono::seconds kLongestEnd{10};
 
 /// A directory of root's that nobody else can write to; made with its parents if it is absent.
 Result<void> make_directory(const std::filesystem::path& path, mode_t mode) {
@@ -72,6 +81,31 @@ Result<void> clear_place(const std::filesystem::path& path, const sockaddr_un& a
   return {};
 }
 
+/// Whether a process is on its way out, as one is for a moment after SIGKILL: it keeps its locks until its
+/// memory is given back. By the state and the flags (PF_EXITING) in /proc/<pid>/stat, and the signals that
+/// wait in /proc/<pid>/status (proc(5)).
+bool is_ending(const std::string& pid) {
+  constexpr unsigned kExiting = 0x4;
+  constexpr std::uint64_t kKilled = std::uint64_t{1} << (SIGKILL - 1);
+  if (pid.empty()) return false;
+  const std::string folder = "/proc/" + pid + "/";
+  std::string stat;
+  if (!std::getline(std::ifstream(folder + "stat"), stat)) return true;  // it is gone
+  std::istringstream fields(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
+  char state = 0;
+  std::int64_t unused = 0;
+  unsigned flags = 0;
+  fields >> state;
+  for (int field = 4; field < 9; ++field) fields >> unused;
+  fields >> flags;
+  if (state == 'Z' || state == 'X' || (flags & kExiting)) return true;
+  std::ifstream status(folder + "status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("SigPnd:") || line.starts_with("ShdPnd:"))
+      if (std::strtoull(line.c_str() + line.find(':') + 1, nullptr, 16) & kKilled) return true;
+  return false;
+}
+
 }  // namespace
 
 Result<void> check_host(const Options& options) {
@@ -119,12 +153,15 @@ Result<StateLock> StateLock::take(const std::filesystem::path& state_dir) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return fail_errno(errno, "cannot open " + path.string());
   std::array<char, 32> text{};
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+  const auto until = std::chrono::steady_clock::now() + kLongestEnd;
+  while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return fail_errno(errno, "cannot lock " + path.string());
     const auto size = ::pread(file.get(), text.data(), text.size() - 1, 0);
     const std::string pid(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
-    return fail(Code::kBusy,
-                "the state directory " + state_dir.string() + " is held by another okcvmd, pid " + pid);
+    if (!is_ending(pid) || std::chrono::steady_clock::now() > until)
+      return fail(Code::kBusy,
+                  "the state directory " + state_dir.string() + " is held by another okcvmd, pid " + pid);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   // The pid is there to be told. On a full disk there may be no room for it, and programs in live mounts wait
   // all the same; what room it has is not given up in between, or somebody else takes it.

@@ -23,7 +23,7 @@ bool is_in_memory(const std::filesystem::path& directory);
 /// Keeps a second daemon off a state directory for as long as it lives. Move-only.
 class StateLock final {
  public:
-  /// `busy`, naming the process that has it.
+  /// `busy`, naming the process that has it; one that was killed and is on its way out is waited for.
   static Result<StateLock> take(const std::filesystem::path& state_dir);
 
  private:
