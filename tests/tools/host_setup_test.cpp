@@ -19,7 +19,7 @@ class TheStateLock : public ::testing::Test {
  protected:
   static constexpr std::size_t kLargeMemory = std::size_t{1} << 27;
 
-  /// A process that holds the lock, and much memory, so that it takes a while to end.
+  /// A process that holds the lock and listens, and has much memory, so that it takes a while to end.
   void start_holder() {
     const bool is_held = holder_.wait();
     ASSERT_TRUE(is_held);
@@ -29,7 +29,8 @@ class TheStateLock : public ::testing::Test {
   ChildProcess holder_{[this](ChildProcess& self) {
     const std::string memory(kLargeMemory, 'x');
     const auto lock = StateLock::take(state_.path());
-    if (!lock) return 1;
+    const auto socket = daemon::listen_at(state_ / "control.sock");
+    if (!lock || !socket) return 1;
     self.signal();
     self.wait();
     return memory[0] == 'x' ? 0 : 1;
@@ -48,6 +49,13 @@ TEST_F(TheStateLock, IsTakenFromAProcessThatWasKilledAMomentAgo) {
   start_holder();
   holder_.kill(SIGKILL);
   EXPECT_OK(StateLock::take(state_.path()) ? 0 : -1);
+}
+
+TEST_F(TheStateLock, AndTheControlSocket) {
+  start_holder();
+  EXPECT_FALSE(daemon::listen_at(state_ / "control.sock"));
+  holder_.kill(SIGKILL);
+  EXPECT_OK(daemon::listen_at(state_ / "control.sock") ? 0 : -1);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -27,7 +28,7 @@ namespace okcvm::daemon {
 namespace {
 
 constexpr int kBacklog = 1024;  // connections that wait while a daemon is replaced
-constexpr std::chrono::seconds kLongestEnd{10};
+constexpr std::chrono::seconds kLongestEnd{5};
 
 /// A directory of root's that nobody else can write to; made with its parents if it is absent.
 Result<void> make_directory(const std::filesystem::path& path, mode_t mode) {
@@ -66,24 +67,9 @@ Result<sockaddr_un> address_of(const std::filesystem::path& path) {
   return address;
 }
 
-/// Takes away the socket of a daemon that is gone.
-Result<void> clear_place(const std::filesystem::path& path, const sockaddr_un& address) {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) return {};
-  if (!S_ISSOCK(status.st_mode))
-    return fail(Code::kAlreadyExists, path.string() + " exists and is not a socket");
-  const FileDescriptor probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
-      errno == EAGAIN)
-    return fail(Code::kBusy, "another program listens at " + path.string() +
-                                 ": use --socket (the environment's OKCVM_SOCKET sets it, too)");
-  if (::unlink(path.c_str()) != 0) return fail_errno(errno, "cannot replace " + path.string());
-  return {};
-}
-
 /// Whether a process is on its way out, as one is for a moment after SIGKILL: it keeps its locks until its
-/// memory is given back. By the state and the flags (PF_EXITING) in /proc/<pid>/stat, and the signals that
-/// wait in /proc/<pid>/status (proc(5)).
+/// memory is given back. Also of one that is gone by now. By the state and the flags (PF_EXITING) in
+/// /proc/<pid>/stat, and the signals that wait in /proc/<pid>/status (proc(5)).
 bool is_ending(const std::string& pid) {
   constexpr unsigned kExiting = 0x4;
   constexpr std::uint64_t kKilled = std::uint64_t{1} << (SIGKILL - 1);
@@ -104,6 +90,40 @@ bool is_ending(const std::string& pid) {
     if (line.starts_with("SigPnd:") || line.starts_with("ShdPnd:"))
       if (std::strtoull(line.c_str() + line.find(':') + 1, nullptr, 16) & kKilled) return true;
   return false;
+}
+
+/// Waits a moment for a process that is in the way while it ends. False: that is no use.
+bool wait_for_end(const std::string& pid, std::chrono::steady_clock::time_point since) {
+  if (!is_ending(pid) || std::chrono::steady_clock::now() > since + kLongestEnd) return false;
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return true;
+}
+
+/// The process that listens at an address, or nothing.
+std::optional<std::string> listener_at(const sockaddr_un& address) {
+  const FileDescriptor probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const bool is_heard =
+      ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  if (!is_heard) return errno == EAGAIN ? std::optional<std::string>("") : std::nullopt;
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(probe.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? std::to_string(peer.pid)
+                                                                               : "";
+}
+
+/// Takes away the socket of a daemon that is gone.
+Result<void> clear_place(const std::filesystem::path& path, const sockaddr_un& address) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return {};
+  if (!S_ISSOCK(status.st_mode))
+    return fail(Code::kAlreadyExists, path.string() + " exists and is not a socket");
+  const auto since = std::chrono::steady_clock::now();
+  while (const auto pid = listener_at(address))
+    if (!wait_for_end(*pid, since))
+      return fail(Code::kBusy, "another program listens at " + path.string() +
+                                   ": use --socket (the environment's OKCVM_SOCKET sets it, too)");
+  if (::unlink(path.c_str()) != 0) return fail_errno(errno, "cannot replace " + path.string());
+  return {};
 }
 
 }  // namespace
@@ -153,15 +173,14 @@ Result<StateLock> StateLock::take(const std::filesystem::path& state_dir) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return fail_errno(errno, "cannot open " + path.string());
   std::array<char, 32> text{};
-  const auto until = std::chrono::steady_clock::now() + kLongestEnd;
+  const auto since = std::chrono::steady_clock::now();
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return fail_errno(errno, "cannot lock " + path.string());
     const auto size = ::pread(file.get(), text.data(), text.size() - 1, 0);
     const std::string pid(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
-    if (!is_ending(pid) || std::chrono::steady_clock::now() > until)
+    if (!wait_for_end(pid, since))
       return fail(Code::kBusy,
                   "the state directory " + state_dir.string() + " is held by another okcvmd, pid " + pid);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   // The pid is there to be told. On a full disk there may be no room for it, and programs in live mounts wait
   // all the same; what room it has is not given up in between, or somebody else takes it.
