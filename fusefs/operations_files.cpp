@@ -180,7 +180,9 @@ Result<std::pair<Entry, Opened>> Operations::create_nameless(const Request& requ
   name_is_gone(directory, "", status, std::move(*held));
   // What is passed through is opened again for reading alone.
   auto made = open_new(request, *entry, state_.passthrough() ? FileDescriptor() : std::move(file), flags);
-  if (made && !made->second.backing_id) orphans_.keep(entry->id, directory.zone, inode);
+  if (!made || made->second.backing_id) return made;
+  orphans_.keep(entry->id, directory.zone, inode);
+  if (::fstat(inode, &status) == 0) made->first.attributes.st_ctim = status.st_ctim;  // that changed it
   return made;
 }
 

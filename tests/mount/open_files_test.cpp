@@ -192,6 +192,18 @@ TEST_F(OpenFiles, NamelessFilesAreAsNativeOnes) {
   });
 }
 
+TEST_F(OpenFiles, TheTimesToldOfANewNamelessFileAreItsOwn) {
+  for (const int access : {O_WRONLY, O_RDWR}) {
+    const auto file = open_file(outputs(), O_TMPFILE | access, 0600);
+    struct statx told {
+    }, asked{};
+    EXPECT_OK(::statx(file.get(), "", AT_EMPTY_PATH, STATX_CTIME, &told));
+    EXPECT_OK(::statx(file.get(), "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_CTIME, &asked));
+    EXPECT_EQ(told.stx_ctime.tv_sec, asked.stx_ctime.tv_sec);
+    EXPECT_EQ(told.stx_ctime.tv_nsec, asked.stx_ctime.tv_nsec);
+  }
+}
+
 TEST_F(OpenFiles, NamelessFilesLeaveNothingBehind) {
   const auto temp = session().mount() / "temp";
   for (int i = 0; i < 20; ++i) {
