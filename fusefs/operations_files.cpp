@@ -199,10 +199,8 @@ void Operations::release(FileId id) {
   const OpenState left = backings_.closed(file->node, file->flags);
   if (wants_to_write(file->flags) && left.opens && !left.writers && !left.backing_id)
     hold_for_reading(file->node);
-  if (left.dead && !left.opens) {
-    orphans_.drop(file->node);
+  if (left.dead && !left.opens)
     if (const auto node = nodes_.find(file->node)) make_room(node->id, node->key.volume);
-  }
   if (!state_.passthrough()) return;  // what was read stays with the kernel
   if (const auto directory = nodes_.outdated(file->node)) kernel_.inode(*directory);
 }

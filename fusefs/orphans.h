@@ -21,11 +21,11 @@ class Orphans {
   /// To be called before the last name goes. `file` is open on the inode (O_PATH). Without a place for a
   /// hidden name (the workdir) nothing is kept.
   void keep(NodeId id, Zone zone, int file) EXCLUDES(mutex_);
-  /// After a take-over, once open files are counted: a daemon may have died between a close and drop().
+  /// After a take-over, once open files are counted: a daemon may have died between a FORGET and drop().
   void drop_unless(const std::function<bool(NodeId)>& is_open) EXCLUDES(mutex_);
   /// Whether the node's inode has a hidden name, which counts among its links.
   bool keeps(NodeId id) const EXCLUDES(mutex_);
-  /// Nobody has the file open any more.
+  /// The kernel forgot the node. Not earlier: it changes the inode's ctime, which O_PATH descriptors show.
   void drop(NodeId id) EXCLUDES(mutex_);
 
  private:

@@ -204,6 +204,22 @@ TEST_F(OpenFiles, TheTimesToldOfANewNamelessFileAreItsOwn) {
   }
 }
 
+TEST_F(OpenFiles, TheLastCloseOfARemovedFileIsNoChangeOfIt) {
+  const auto path = outputs() / "file";
+  auto file = open_file(path, O_RDWR | O_CREAT);
+  const auto seen = open_file(path, O_PATH);
+  EXPECT_OK(::unlink(path.c_str()));
+  const auto changed = [&] {
+    struct statx status {};
+    EXPECT_OK(::statx(seen.get(), "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_CTIME, &status));
+    return std::pair(status.stx_ctime.tv_sec, status.stx_ctime.tv_nsec);
+  };
+  const auto before = changed();
+  file.reset();
+  while (count_of("RELEASE") == 0) std::this_thread::yield();
+  EXPECT_EQ(changed(), before);
+}
+
 TEST_F(OpenFiles, NamelessFilesLeaveNothingBehind) {
   const auto temp = session().mount() / "temp";
   for (int i = 0; i < 20; ++i) {
