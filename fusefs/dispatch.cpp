@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "fusefs/channel.h"
+#include "fusefs/handout.h"
 #include "fusefs/io_buffer.h"
 #include "fusefs/replies.h"
 
@@ -50,6 +51,7 @@ constexpr int kNobodyListens = -ENOENT;
 template <typename Body, typename Reply>
 void answer(fuse_req_t request, Body body, Reply reply) noexcept try {
   auto result = body();
+  Handout::settle();
   if (result)
     reply(*result);
   else
@@ -84,6 +86,11 @@ SessionState::Change begin_change(fuse_req_t request, std::uint64_t fact = 0) {
   return dispatcher_of(request).state.start(Channel::current().unique(), fact);
 }
 
+/// For what hands out references on nodes, until it is answered.
+Handout hand_out(fuse_req_t request) {
+  return {begin_change(request), dispatcher_of(request).operations};
+}
+
 /// For a change of which more is noted on the way.
 Request asker(fuse_req_t request, const SessionState::Change& change) {
   Request who = asker(request);
@@ -115,10 +122,10 @@ auto reply_attributes(fuse_req_t request) {
   };
 }
 
-// -- Names
-// ----------------------------------------------------------------------------------------------------
+// -- Names --------------------------------------------------------------------------------------------------
 
 void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  const auto handout = hand_out(request);
   answer(request, gated(request, [=](Operations& fs) { return fs.look_up(node(parent), name); }),
          reply_entry(request));
 }
@@ -142,31 +149,31 @@ void on_readlink(fuse_req_t request, fuse_ino_t id) {
 }
 
 void on_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
-  const auto change = begin_change(request);
-  const auto who = asker(request, change);
+  const auto handout = hand_out(request);
+  const auto who = asker(request, handout.change());
   answer(request,
          gated(request, [=](Operations& fs) { return fs.make_node(who, node(parent), name, mode, device); }),
          reply_entry(request));
 }
 
 void on_mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
-  const auto change = begin_change(request);
-  const auto who = asker(request, change);
+  const auto handout = hand_out(request);
+  const auto who = asker(request, handout.change());
   answer(request,
          gated(request, [=](Operations& fs) { return fs.make_directory(who, node(parent), name, mode); }),
          reply_entry(request));
 }
 
 void on_symlink(fuse_req_t request, const char* text, fuse_ino_t parent, const char* name) {
-  const auto change = begin_change(request);
-  const auto who = asker(request, change);
+  const auto handout = hand_out(request);
+  const auto who = asker(request, handout.change());
   answer(request,
          gated(request, [=](Operations& fs) { return fs.make_symlink(who, node(parent), name, text); }),
          reply_entry(request));
 }
 
 void on_link(fuse_req_t request, fuse_ino_t id, fuse_ino_t parent, const char* name) {
-  const auto change = begin_change(request);
+  const auto handout = hand_out(request);
   answer(request,
          gated(request,
                [=](Operations& fs) { return fs.make_link(asker(request), node(id), node(parent), name); }),
@@ -204,8 +211,7 @@ void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino
          });
 }
 
-// -- Attributes
-// -----------------------------------------------------------------------------------------------
+// -- Attributes ---------------------------------------------------------------------------------------------
 
 void on_getattr(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
   const bool is_statx = Channel::current().opcode == protocol::kStatx;
@@ -281,8 +287,7 @@ void on_removexattr(fuse_req_t request, fuse_ino_t id, const char* name) {
               }));
 }
 
-// -- Listings
-// -------------------------------------------------------------------------------------------------
+// -- Listings -----------------------------------------------------------------------------------------------
 
 // The kernel then never opens or closes a directory through us again (FUSE_NO_OPENDIR_SUPPORT), and keeps
 // listings.
@@ -309,6 +314,7 @@ void on_readdir(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t offse
 }
 
 void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t offset, fuse_file_info*) {
+  const auto handout = hand_out(request);
   answer(request,
          gated(request,
                [=](Operations& fs) {
@@ -339,11 +345,9 @@ void on_fsyncdir(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_inf
   answer_done(request, [=] { return dispatcher_of(request).operations.sync(node(id), data_only != 0); });
 }
 
-// -- Files
-// ----------------------------------------------------------------------------------------------------
+// -- Files --------------------------------------------------------------------------------------------------
 
 void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
-  auto& self = dispatcher_of(request);
   std::optional<SessionState::Change> change;
   if ((wanted->flags & O_ACCMODE) != O_RDONLY || (wanted->flags & O_TRUNC))
     change.emplace(begin_change(request));
@@ -359,17 +363,17 @@ void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
          [&](const Opened& opened) {
            const auto info = file_info_of(opened);
            Channel::current().backing_id = opened.backing_id;
-           if (fuse_reply_open(request, &info) == kNobodyListens) self.operations.release(opened.file);
+           if (fuse_reply_open(request, &info) == kNobodyListens)
+             dispatcher_of(request).operations.release(opened.file);
          });
 }
 
 void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* wanted) {
-  auto& self = dispatcher_of(request);
-  const auto change = begin_change(request);
+  const auto handout = hand_out(request);
   answer(request,
          gated(request,
                [&](Operations& fs) {
-                 Request who = asker(request, change);
+                 Request who = asker(request, handout.change());
                  who.kill_privileges =
                      Channel::current().body<fuse_create_in>().open_flags & protocol::kOpenKillSuidgid;
                  return Channel::current().opcode == protocol::kTmpfile
@@ -382,8 +386,8 @@ void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t m
            const auto info = file_info_of(opened);
            Channel::current().backing_id = opened.backing_id;
            if (fuse_reply_create(request, &out, &info) != kNobodyListens) return;
-           self.operations.release(opened.file);
-           self.operations.forget(entry.id, 1);
+           dispatcher_of(request).operations.release(opened.file);
+           dispatcher_of(request).operations.forget(entry.id, 1);
          });
 }
 

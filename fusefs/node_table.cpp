@@ -6,11 +6,11 @@
 #include <cstring>
 
 #include "fusefs/circle.h"
+#include "fusefs/handout.h"
 #include "fusefs/node_record.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
-
 namespace {
 
 struct TableHeader {
@@ -170,9 +170,15 @@ std::optional<NodeId> NodeTable::reference_known(const InodeKey& key, NodeId par
   if (!slot) return std::nullopt;
   NodeRecord& row = record(*slot);
   if (row.trust != trust_) return std::nullopt;
-  ++row.lookups;
   place(row, parent, name);
-  return NodeId{row.id.load(std::memory_order_relaxed)};
+  return refer_to(row);
+}
+
+NodeId NodeTable::refer_to(NodeRecord& row) {
+  const NodeId id{row.id.load(std::memory_order_relaxed)};
+  ++row.lookups;
+  Handout::taken(id);
+  return id;
 }
 
 Result<Referenced> NodeTable::reference(const Node& found) {
@@ -180,10 +186,9 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   if (const auto slot = index_.find(found.key, key_of())) {
     NodeRecord& row = record(*slot);
     if (copy_of(row).handle == found.handle && row.type == found.type >> 12 && !was_carried_off(row, found)) {
-      ++row.lookups;
       row.trust = trust_;
       place(row, found.parent, found.name);
-      return Referenced{NodeId{row.id.load(std::memory_order_relaxed)}, false};
+      return Referenced{refer_to(row), false};
     }
     index_.erase(*slot, key_of());
     row.dead = true;
@@ -192,11 +197,10 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   if (!slot) return fail(slot.error());
   NodeRecord& row = record(*slot);
   kernel_.is_new(*slot);
-  row.lookups = 1;
   row.inode = found.key.inode;
   row.volume = found.key.volume;
   row.backing_id = 0;
-  row.opens = row.writers = row.mappers = 0;
+  row.lookups = row.opens = row.writers = row.mappers = 0;
   row.content_epoch = row.coverage_epoch = 0;
   row.trust = trust_;
   row.zone = found.zone;
@@ -212,13 +216,14 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   row.id.store(id.value);
   index_.insert(*slot, key_of());
   ++live_;
-  return Referenced{id, true};
+  return Referenced{refer_to(row), true};
 }
 
 Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   MutexLock lock(mutex_);
   NodeRecord* row = live_record(id);
   if (!row || is_fixed(id)) return {};
+  Handout::given_back(id);
   row->lookups -= std::min(row->lookups, count);
   if (row->lookups) return {};
   if (!row->dead) index_.erase(id.slot(), key_of());

@@ -157,6 +157,7 @@ class NodeTable {
   Node copy_of(const NodeRecord& record) const;
   void rebuild() REQUIRES(mutex_);
   Result<std::uint32_t> take_slot() REQUIRES(mutex_);
+  static NodeId refer_to(NodeRecord& record);
   std::vector<NodeId> all_ids() const REQUIRES(mutex_);
   bool is_below(NodeId id, NodeId ancestor) const REQUIRES(mutex_);
   void place(NodeRecord& record, NodeId parent, std::string_view name) REQUIRES(mutex_);

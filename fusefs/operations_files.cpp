@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "fusefs/caller_identity.h"
+#include "fusefs/handout.h"
 #include "fusefs/operations.h"
 #include "policy/fault.h"
 
@@ -153,6 +154,7 @@ std::optional<std::pair<Entry, Opened>> Operations::nameless_made_before(const R
     forget(file->node, 1);
     return std::nullopt;
   }
+  Handout::keep(node->id);
   return std::pair{entry_of(*node, *status),
                    Opened{*id, nodes_.open_state(file->node).backing_id, false, {}}};
 }

@@ -9,8 +9,8 @@
 namespace okcvm::fusefs {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x6f6b63766d737401;  // "okcvmst", version 1
-constexpr std::size_t kOpcodes = 64;
+constexpr std::uint64_t kMagic = 0x6f6b63766d737402;  // "okcvmst", version 2
+constexpr std::size_t kOpcodes = 56;
 constexpr std::size_t kErrnos = 140;
 constexpr std::size_t kMaxFiles = 1u << 20;
 
@@ -79,6 +79,8 @@ struct OpcodeCounter {
 struct ChangeRecord {
   std::atomic<std::uint64_t> unique;  // 0 while free; stored last
   std::uint64_t fact;
+  std::atomic<std::uint32_t> references;
+  std::atomic<std::uint64_t> first_reference;  // the others have a place of their own
 };
 
 struct FileRecord {
@@ -112,7 +114,9 @@ namespace {
 
 constexpr std::size_t kFilesOffset = 16 * 1024;
 static_assert(sizeof(StateHeader) <= kFilesOffset);
-constexpr std::size_t kRegionSize = kFilesOffset + kMaxFiles * sizeof(FileRecord);
+constexpr std::size_t kReferencesOffset = kFilesOffset + kMaxFiles * sizeof(FileRecord);
+constexpr std::size_t kReferencesSize = (SessionState::kReferences - 1) * sizeof(std::uint64_t);
+constexpr std::size_t kRegionSize = kReferencesOffset + SessionState::kChanges * kReferencesSize;
 
 FileRecord& file_record(const SharedRegion& region, std::uint32_t slot) {
   return reinterpret_cast<FileRecord*>(region.data() + kFilesOffset)[slot];
@@ -150,7 +154,7 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, bool 
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
     if (const auto unique = header.changes[slot].unique.load()) {
       state.unfinished_[unique] = {slot, header.changes[slot].fact};
-      (*state.inherited_)[slot] = true;
+      (*state.slots_)[slot].inherited = true;
     }
   state.next_file_ = header.next_file;
   if (auto ready = state.region_.reserve(kFilesOffset + header.next_file * sizeof(FileRecord)); !ready)
@@ -161,12 +165,12 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, bool 
 }
 
 SessionState::SessionState(SharedRegion region)
-    : region_(std::move(region)), inherited_(std::make_unique<std::array<std::atomic<bool>, kChanges>>()) {}
+    : region_(std::move(region)), slots_(std::make_unique<std::array<Slot, kChanges>>()) {}
 
 SessionState::SessionState(SessionState&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
     : region_(std::move(other.region_)),
       unfinished_(std::move(other.unfinished_)),
-      inherited_(std::move(other.inherited_)),
+      slots_(std::move(other.slots_)),
       free_files_(std::move(other.free_files_)),
       next_file_(other.next_file_) {}
 
@@ -208,21 +212,24 @@ bool SessionState::can_resend() const {
 SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fact) {
   StateHeader& state = header();
   if (const auto known = unfinished_.find(unique); known != unfinished_.end()) {
-    if ((*inherited_)[known->second.slot].exchange(false)) return {this, known->second.slot};
+    if ((*slots_)[known->second.slot].inherited.exchange(false)) return {this, known->second.slot};
     fact = known->second.fact;
   }
-  for (std::uint32_t i = 0, slot = static_cast<std::uint32_t>(unique >> 1) % kChanges;;
-       ++i, slot = (slot + 1) % kChanges) {
+  static std::atomic<std::uint32_t> threads{0};
+  thread_local const std::uint32_t home = threads++;  // a thread's own records stay in its processor's cache
+  for (std::uint32_t i = 0;; ++i) {
+    const std::uint32_t slot = (home + i) % kChanges;
     auto& record = state.changes[slot];
     // There are more records than threads, so one is free, or it is a dead daemon's. It is claimed with an
     // impossible number first: the fact must be there before the number that vouches for it.
     std::uint64_t free = 0;
     const bool is_mine = record.unique.compare_exchange_strong(free, ~std::uint64_t{0}) ||
-                         (i >= kChanges && (*inherited_)[slot].exchange(false));
+                         (i >= kChanges && (*slots_)[slot].inherited.exchange(false));
     if (!is_mine) continue;
     record.unique.store(~std::uint64_t{0});
     record.fact = fact;
-    record.unique.store(unique);
+    record.references.store(0, std::memory_order_relaxed);
+    record.unique.store(unique, std::memory_order_release);
     fault_point("change.begun");
     return {this, slot};
   }
@@ -234,7 +241,36 @@ std::uint64_t* SessionState::Change::fact() const {
 
 void SessionState::finish(std::uint32_t slot) {
   fault_point("change.answered");
-  header().changes[slot].unique.store(0);
+  header().changes[slot].unique.store(0, std::memory_order_release);
+}
+
+std::uint32_t SessionState::Change::references() const {
+  return state_->header().changes[slot_].references.load(std::memory_order_relaxed);
+}
+
+std::uint64_t SessionState::Change::reference(std::uint32_t index) const {
+  return state_->reference_at(slot_, index).load(std::memory_order_relaxed);
+}
+
+void SessionState::Change::set_reference(std::uint32_t index, std::uint64_t node) {
+  state_->reference_at(slot_, index).store(node, std::memory_order_relaxed);
+}
+
+void SessionState::Change::add_reference(std::uint64_t node) {
+  const std::uint32_t index = references();
+  if (index >= kReferences) return;
+  if (auto& has_more_room = (*state_->slots_)[slot_].has_more_room; index > 0 && !has_more_room) {
+    if (!state_->region_.reserve_part(kReferencesOffset + slot_ * kReferencesSize, kReferencesSize)) return;
+    has_more_room = true;
+  }
+  set_reference(index, node);
+  state_->header().changes[slot_].references.store(index + 1, std::memory_order_release);
+}
+
+std::atomic<std::uint64_t>& SessionState::reference_at(std::uint32_t slot, std::uint32_t index) const {
+  if (index == 0) return header().changes[slot].first_reference;
+  auto* const more = region_.data() + kReferencesOffset + slot * kReferencesSize;
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(more)[index - 1];
 }
 
 SessionState::Untold::Untold(SessionState& state) : state_(state) {

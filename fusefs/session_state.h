@@ -28,7 +28,8 @@ struct StateHeader;
 class SessionState {
  public:
   static constexpr std::size_t kMaxInit = 512;
-  static constexpr std::size_t kChanges = 64;  // that can be under way at once
+  static constexpr std::size_t kChanges = 64;      // that can be under way at once
+  static constexpr std::size_t kReferences = 513;  // noted of one
 
   /// EUCLEAN when `adopt` is set and what is there is not usable.
   static Result<SessionState> open(const std::filesystem::path& path, bool adopt);
@@ -42,8 +43,7 @@ class SessionState {
   bool passthrough() const;
   bool can_resend() const;
 
-  // -- Requests that change something, while they are carried out
-  // --------------------------------------------
+  // -- Requests that change something or hand out references, while they are carried out -----------------
   /// A started change; it counts as unfinished until it is destroyed, which must be after the reply.
   class Change {
    public:
@@ -51,6 +51,12 @@ class SessionState {
     Change(Change&& other) noexcept : state_(std::exchange(other.state_, nullptr)), slot_(other.slot_) {}
     /// What the next daemon is told of it (Request::note).
     std::uint64_t* fact() const;
+    /// The references on nodes that were taken for its reply, by dead daemons first; 0: given back. Once the
+    /// kernel lost a request's reply, nobody else knows of them. At most kReferences are noted.
+    std::uint32_t references() const;
+    std::uint64_t reference(std::uint32_t index) const;
+    void set_reference(std::uint32_t index, std::uint64_t node);
+    void add_reference(std::uint64_t node);
     ~Change() {
       if (state_) state_->finish(slot_);
     }
@@ -113,6 +119,7 @@ class SessionState {
   explicit SessionState(SharedRegion region);
   StateHeader& header() const;
   void finish(std::uint32_t slot);
+  std::atomic<std::uint64_t>& reference_at(std::uint32_t slot, std::uint32_t index) const;
 
   mutable Mutex mutex_;
   SharedRegion region_;
@@ -121,8 +128,11 @@ class SessionState {
     std::uint64_t fact;
   };
   std::unordered_map<std::uint64_t, Unfinished> unfinished_;  // by request; set once, at take-over
-  // Records of a dead daemon whose request has not come again. Those that were answered never will.
-  std::unique_ptr<std::array<std::atomic<bool>, kChanges>> inherited_;
+  struct Slot {
+    std::atomic<bool> inherited;  // from a dead daemon, and not come again; if it was answered it never will
+    std::atomic<bool> has_more_room;  // for references
+  };
+  std::unique_ptr<std::array<Slot, kChanges>> slots_;
   std::vector<std::uint32_t> free_files_ GUARDED_BY(mutex_);
   std::uint32_t next_file_ GUARDED_BY(mutex_) = 0;
 };

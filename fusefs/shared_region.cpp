@@ -48,9 +48,14 @@ Result<void> SharedRegion::reserve(std::size_t bytes) {
   const std::size_t step = std::clamp(reserved_, kFirstStep, kLargestStep);
   const std::size_t target = std::min(round_up(bytes, step), size_);
   if (bytes > target) return fail_errno(ENOMEM);
-  if (::fallocate(file_.get(), 0, static_cast<off_t>(reserved_), static_cast<off_t>(target - reserved_)) != 0)
-    return fail_errno(errno);
+  if (auto ready = reserve_part(reserved_, target - reserved_); !ready) return ready;
   reserved_ = target;
+  return {};
+}
+
+Result<void> SharedRegion::reserve_part(std::size_t offset, std::size_t bytes) {
+  if (::fallocate(file_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0)
+    return fail_errno(errno);
   return {};
 }
 

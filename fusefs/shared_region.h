@@ -25,6 +25,8 @@ class SharedRegion {
   std::size_t size() const { return size_; }
   /// Makes the first `bytes` safe to touch. Grows by doubling steps, so it is cheap to call often.
   Result<void> reserve(std::size_t bytes);
+  /// Makes `bytes` at `offset` safe to touch, wherever reserve() has come to.
+  Result<void> reserve_part(std::size_t offset, std::size_t bytes);
   /// Gives back everything past the first `bytes`; it reads as zero afterwards.
   void shrink(std::size_t bytes);
 

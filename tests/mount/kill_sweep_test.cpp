@@ -433,6 +433,40 @@ TEST_F(HostMeanwhile, WhatItMakesAfterARemovalStays) {
   sweep(unlink, "file", [](const std::string& seen, bool) { EXPECT_EQ(seen, "ok"); });
 }
 
+/// What the kernel has references on is forgotten in the end, though it never got some of the replies.
+using References = Sweep;
+
+TEST_F(References, OfLostRepliesAreGivenBack) {
+  std::vector<Call> calls(std::begin(kMakingCalls), std::end(kMakingCalls));
+  calls.push_back({"a file without a name, which is given one", "", link_nameless, ""});
+  calls.push_back(
+      {"listing", "", [](const fs::path& here) { return std::to_string(list(here).size()); }, ""});
+  calls.push_back({"look-ups", "",
+                   [](const fs::path& here) {
+                     return std::to_string(stat_of(here / "0").st_size + stat_of(here / "39").st_size);
+                   },
+                   ""});
+  for (const auto& call : calls)
+    for (int n = 1;; ++n) {
+      SCOPED_TRACE(std::string(call.name) + " with deaths at " + std::to_string(n));
+      const auto where = std::string(call.name) + std::to_string(n);
+      prepare({"", ":", nullptr, ""}, outputs() / where);
+      for (int i = 0; i < 40; ++i)  // the kernel does not know them
+        write(place_->workspace() / "outputs" / where / std::to_string(i), "x");
+      const auto nodes = daemon_->ask("nodes");
+      arm("kill:" + std::to_string(n) + "\nkill:" + std::to_string(n % 3 + 1));
+      make(call, outputs() / where);
+      disarm();
+      for (const auto& name : list(outputs() / where)) fs::remove(outputs() / where / name);
+      int tries = 0;
+      while (daemon_->ask("nodes") != nodes && ++tries < kMostTries)
+        ;
+      EXPECT_LT(tries, kMostTries) << daemon_->ask("nodes") << " nodes, " << nodes << " before";
+      if (HasFailure() || takeovers_ == 0) break;
+      ASSERT_LT(n, 100);
+    }
+}
+
 using FirstWrite = Sweep;
 
 TEST_F(FirstWrite, MakesItsFoldersAllTheSame) {
