@@ -319,6 +319,10 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
       return fail(Code::kReadOnly, "the session root cannot be removed; delete the session");
     auto found = walk_existing(caller, path, Last::kKeep);
     if (!found) return fail(found.error());
+    // Known before what is in it goes. By where links led.
+    if (found->path().depth() < 2)
+      return fail(Code::kReadOnly, "what stands in the session root stays; remove what is in it",
+                  path.text());
     const Entry& directory = found->entries[found->entries.size() - 2];
     if (!may_remove(caller, directory.attributes, found->last().attributes))
       return fail(Code::kForbidden, "this user may not remove from the directory", path.text());

@@ -114,6 +114,20 @@ TEST_F(FilesByPath, AreLeftFromWhereTheyMayNotBeRemoved) {
   EXPECT_FALSE(there_is(top));
 }
 
+TEST_F(FilesByPath, StayInZonesThatCannotBeRemoved) {
+  write(outputs() / "f", "kept");
+  ASSERT_OK(::symlink("..", (temp() / "root").c_str()));
+  auto& files = session().files();
+  for (const char* zone : {"outputs", "temp/root/outputs"}) {
+    const auto refused = files.remove({}, path(zone), true);
+    ASSERT_FALSE(refused) << zone;
+    EXPECT_EQ(refused.error().code, Code::kReadOnly) << zone;
+    EXPECT_EQ(read(outputs() / "f"), "kept") << zone;
+  }
+  EXPECT_TRUE(files.remove({}, path("temp/root"), true));
+  EXPECT_THAT(names_in(outputs()), ElementsAre("f"));
+}
+
 TEST_F(FilesByPath, HaveNoNameBeforeTheyAreComplete) {
   auto file = value_of(session().files().create({}, path("outputs/file"), 0644, fusefs::IfExists::kReplace));
   EXPECT_EQ(::write(file->descriptor(), "new", 3), 3);
