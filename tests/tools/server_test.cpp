@@ -247,6 +247,18 @@ TEST_F(ServerTest, RefusesCodingsThatItDoesNotKnow) {
   }
 }
 
+TEST_F(ServerTest, ReadsNoRequestOutOfABodyOfUnknownLength) {
+  for (const char* coding : {"gzip", "identity", "chunked, identity"}) {
+    HttpClient client(path_);
+    client.send(std::string("PUT /count HTTP/1.1\r\nTransfer-Encoding: ") + coding +
+                "\r\n\r\nGET / HTTP/1.1\r\n\r\n");
+    auto answer = client.receive();
+    EXPECT_EQ(answer.status, 501) << coding;
+    EXPECT_EQ(answer.headers["connection"], "close") << coding;
+    EXPECT_EQ(client.receive().status, 0) << coding;
+  }
+}
+
 TEST_F(ServerTest, RefusesTrailersThatAreTooLarge) {
   std::string many;
   for (int i = 0; i < 5'000; ++i) many += "A: b\r\n";

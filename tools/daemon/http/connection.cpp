@@ -170,8 +170,10 @@ std::optional<Response> Connection::take_request() {
   // A body that is not chunked in the end would end with the connection: half of it would be taken for the
   // whole.
   if (const auto coding = request_.header("transfer-encoding");
-      !coding.empty() && lower_case(coding) != "chunked")
+      !coding.empty() && lower_case(coding) != "chunked") {
+    keep_alive_ = false;  // nobody knows where the body ends: it must not be read as the next request
     return refuse("chunked is the only transfer coding that is taken", 501);
+  }
   if (const auto length = parser_->content_length()) request_.body_size = *length;
   request_.progress = [](std::string_view, std::uint64_t, std::uint64_t) { return true; };
 
