@@ -171,6 +171,15 @@ TEST_F(DaemonRequests, WithBadJsonChangeNothing) {
   EXPECT_TRUE(ask("GET", "/v1/sessions/s1/checkpoints").json()["checkpoints"].empty());
 }
 
+TEST_F(DaemonRequests, GiveCheckpointsNoIdsThatAnAddressCannotHave) {
+  for (const char* id : {R"("x\u0000y")", R"("\u0000")", R"("a/b")", R"("latest")", R"("")"})
+    EXPECT_EQ(ask("POST", "/v1/sessions/s1/checkpoints", R"({"data":1,"id":)" + std::string(id) + "}").code(),
+              "invalid_request")
+        << id;
+  ASSERT_EQ(ask("POST", "/v1/sessions/s1/checkpoints", R"({"data":1,"id":"..\n\u007f?"})").status, 201);
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/checkpoints/..%0a%7f%3f").json()["data"], 1);
+}
+
 TEST_F(DaemonRequests, HaveWholeNumbersInTheirRange) {
   for (const char* number : {"-1", "18446744073709551616", "9223372036854775808", "-9223372036854775809",
                              "1.5", "1e1", "\"7\"", "true", "[7]", "{}", "1e400", "4294967295", "0.0"}) {

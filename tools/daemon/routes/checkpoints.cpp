@@ -8,6 +8,8 @@
 namespace okcvm::daemon::routes {
 namespace {
 
+constexpr std::string_view kNotInAddresses("/\0", 2);
+
 Json view_of_checkpoint(const Checkpoint& checkpoint, const std::optional<std::string>& head) {
   return {{"id", checkpoint.id},
           {"parent_id", or_null(checkpoint.parent)},
@@ -76,8 +78,9 @@ Result<Response> save_checkpoint(Exchange& exchange) {
   const auto data = fields.required_value("data");
   Checkpoint checkpoint;
   checkpoint.id = fields.text("id", 128).value_or(new_checkpoint_id());
-  if (checkpoint.id.empty() || checkpoint.id == "latest" || checkpoint.id.find('/') != std::string::npos)
-    fields.refuse("id", "1 to 128 bytes without a slash, and not \"latest\", are needed");
+  if (checkpoint.id.empty() || checkpoint.id == "latest" ||
+      checkpoint.id.find_first_of(kNotInAddresses) != std::string::npos)
+    fields.refuse("id", "1 to 128 bytes without a slash or NUL, and not \"latest\", are needed");
   checkpoint.parent = fields.text("parent_id", 128);
   const Json asked = fields.has("snapshot") ? Json(fields.required_value("snapshot")) : Json();
   if (auto ended = fields.end(); !ended) return fail(ended.error());
