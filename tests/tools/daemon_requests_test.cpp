@@ -171,6 +171,26 @@ TEST_F(DaemonRequests, WithBadJsonChangeNothing) {
   EXPECT_TRUE(ask("GET", "/v1/sessions/s1/checkpoints").json()["checkpoints"].empty());
 }
 
+TEST_F(DaemonRequests, WithParametersThatNobodyAskedForChangeNothing) {
+  const auto parameter = [](const std::string& target) {
+    return target + (target.find('?') == target.npos ? "?" : "&") + "dry_run=true";
+  };
+  auto targets = json_targets();
+  targets.emplace_back("/v1/sessions/s1/uploads?name=u");
+  for (const auto& target : targets) {
+    const auto answer = ask("POST", parameter(target));
+    EXPECT_EQ(answer.code(), "invalid_request") << target;
+    EXPECT_THAT(answer.body, HasSubstr("?dry_run")) << target;
+  }
+  for (const char* target :
+       {"/v1/sessions/s1", "/v1/sessions/s1/files/outputs/f", "/v1/sessions/s1/skills/pdf"})
+    EXPECT_THAT(ask("DELETE", parameter(target)).body, HasSubstr("?dry_run")) << target;
+  EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), 1u);
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1").json()["state"], "mounted");
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/files/outputs/f").body, "0123456789");
+  EXPECT_TRUE(ask("GET", "/v1/sessions/s1/snapshots").json()["snapshots"].empty());
+}
+
 TEST_F(DaemonRequests, GiveCheckpointsNoIdsThatAnAddressCannotHave) {
   for (const char* id : {R"("x\u0000y")", R"("\u0000")", R"("a/b")", R"("latest")", R"("")"})
     EXPECT_EQ(ask("POST", "/v1/sessions/s1/checkpoints", R"({"data":1,"id":)" + std::string(id) + "}").code(),

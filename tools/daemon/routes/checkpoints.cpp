@@ -74,7 +74,7 @@ Result<std::optional<std::string>> snapshot_for(Exchange& exchange, const Json& 
 }  // namespace
 
 Result<Response> save_checkpoint(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   const auto data = fields.required_value("data");
   Checkpoint checkpoint;
   checkpoint.id = fields.text("id", 128).value_or(new_checkpoint_id());
@@ -121,7 +121,7 @@ Result<Response> load_checkpoint(Exchange& exchange) {
 }
 
 Result<Response> restore_checkpoint(Exchange& exchange) {
-  if (auto ended = Fields(exchange.request.body).end(); !ended) return fail(ended.error());
+  if (auto ended = Fields(exchange.request).end(); !ended) return fail(ended.error());
   auto checkpoint = find_checkpoint(exchange);
   if (!checkpoint) return fail(checkpoint.error());
   auto& sessions = exchange.service.sessions;

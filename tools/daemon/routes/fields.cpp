@@ -75,6 +75,10 @@ Fields::Fields(const std::string& body) : value_(json::object()) {
     value_ = std::move(*parsed);
 }
 
+Fields::Fields(const Request& request) : Fields(request.body) {
+  if (auto ended = QueryFields(request.query).end(); !ended) error_ = ended.error();
+}
+
 Fields::Fields(json value, std::string prefix) : value_(std::move(value)), prefix_(std::move(prefix)) {}
 
 bool Fields::has(std::string_view name) const {

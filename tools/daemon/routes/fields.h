@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "policy/error.h"
+#include "tools/daemon/http/message.h"
 
 namespace okcvm::daemon {
 
@@ -19,6 +20,8 @@ class Fields final {
  public:
   /// An empty body is an empty object.
   explicit Fields(const std::string& body);
+  /// Of a request that says all in its body: nothing in its query is asked for.
+  explicit Fields(const Request& request);
 
   bool has(std::string_view name) const;
   std::optional<std::string> text(std::string_view name, std::size_t most = 4096);

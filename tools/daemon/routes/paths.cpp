@@ -28,7 +28,7 @@ std::string_view type_name(fusefs::FileType type) {
 }  // namespace
 
 Result<Response> resolve_path(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   const auto text = fields.required_text("path", 8192);
   const auto mode = mode_named(fields.text("mode").value_or("strict"));
   const bool must_exist = fields.flag("must_exist");
@@ -66,7 +66,7 @@ Result<Response> resolve_path(Exchange& exchange) {
 }
 
 Result<Response> adapt_session_prompt(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   const auto prompt = fields.required_text("prompt", kMaxPrompt);
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   const auto adapted =

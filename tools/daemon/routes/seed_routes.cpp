@@ -38,7 +38,7 @@ Result<Response> seed_list_snapshots(Exchange& exchange) {
 }
 
 Result<Response> seed_take_snapshot(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   const auto label = fields.text("label").value_or("");
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
@@ -49,7 +49,7 @@ Result<Response> seed_take_snapshot(Exchange& exchange) {
 }
 
 Result<Response> seed_restore(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   std::string snapshot;
   for (const char* name : {"snapshot_id", "snapshot", "id"})
     if (const auto given = fields.text(name)) snapshot = *given;

@@ -28,15 +28,15 @@ Result<Response> session_response(Exchange& exchange, int status = 200) {
   return json_response(view_of_session(exchange.service.sessions, *exchange.session), status);
 }
 
-/// Reads a body that may hold nothing.
+/// Reads a request that may say nothing more.
 Result<void> expect_empty(const Request& request) {
-  return Fields(request.body).end();
+  return Fields(request).end();
 }
 
 }  // namespace
 
 Result<Response> create_session(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   CreateRequest request;
   request.id = fields.text("id");
   if (auto owner = fields.object("owner")) {
@@ -97,6 +97,7 @@ Result<Response> show_session(Exchange& exchange) {
 }
 
 Result<Response> delete_session(Exchange& exchange) {
+  if (auto ended = QueryFields(exchange.request.query).end(); !ended) return fail(ended.error());
   const auto& id = exchange.request.captures["exact"];
   auto removed = exchange.service.sessions.remove(exchange.request.peer, id);
   if (!removed) return fail(removed.error());
@@ -111,7 +112,7 @@ Result<Response> mount_session(Exchange& exchange) {
 }
 
 Result<Response> unmount_session(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   const bool force = fields.flag("force");
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   if (auto unmounted = exchange.service.sessions.unmount(*exchange.session, force); !unmounted)
@@ -128,7 +129,7 @@ Result<Response> reset_session(Exchange& exchange) {
 }
 
 Result<Response> label_session(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   if (!fields.has("labels")) fields.refuse("labels", "it is missing");
   auto labels = fields.labels().value_or(std::map<std::string, std::string>());
   if (auto ended = fields.end(); !ended) return fail(ended.error());
@@ -173,7 +174,7 @@ Result<Response> session_info(Exchange& exchange) {
 }
 
 Result<Response> switch_workdir(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   const auto request = read_workdir(fields);
   const bool force = fields.flag("force", true);
   if (auto ended = fields.end(); !ended) return fail(ended.error());
@@ -233,7 +234,7 @@ Result<Response> show_agent(Exchange& exchange) {
 }
 
 Result<Response> clean_sessions(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   const auto days = fields.integer("older_than_days", 0, 36500).value_or(exchange.service.session_ttl_days);
   const bool dry_run = fields.flag("dry_run");
   if (auto ended = fields.end(); !ended) return fail(ended.error());

@@ -25,7 +25,7 @@ Result<Response> session_skills(Exchange& exchange) {
 }
 
 Result<Response> load_skill(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   const auto name = fields.required_text("name");
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   auto loaded = exchange.service.sessions.load_skill(*exchange.session, name);
@@ -34,6 +34,7 @@ Result<Response> load_skill(Exchange& exchange) {
 }
 
 Result<Response> unload_skill(Exchange& exchange) {
+  if (auto ended = QueryFields(exchange.request.query).end(); !ended) return fail(ended.error());
   if (auto unloaded =
           exchange.service.sessions.unload_skill(*exchange.session, exchange.request.captures["name"]);
       !unloaded)

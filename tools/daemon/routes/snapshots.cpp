@@ -28,7 +28,7 @@ Result<snapshots::Store::ChangeSource> changes_for(const Exchange& exchange, boo
 }  // namespace
 
 Result<Response> take_snapshot(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   const auto label = fields.text("label", kMaxLabel).value_or("");
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
@@ -92,7 +92,7 @@ Result<Response> diff_snapshots(Exchange& exchange) {
 }
 
 Result<Response> restore_snapshot(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   const auto snapshot = fields.required_text("snapshot");
   auto paths = paths_of(fields.texts("paths").value_or(std::vector<std::string>()));
   const bool dry_run = fields.flag("dry_run");
@@ -107,7 +107,7 @@ Result<Response> restore_snapshot(Exchange& exchange) {
 }
 
 Result<Response> undo_restore(Exchange& exchange) {
-  if (auto ended = Fields(exchange.request.body).end(); !ended) return fail(ended.error());
+  if (auto ended = Fields(exchange.request).end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto restored = exchange.service.sessions.restore(*exchange.session, std::nullopt, {}, false,
@@ -117,7 +117,7 @@ Result<Response> undo_restore(Exchange& exchange) {
 }
 
 Result<Response> fork_session(Exchange& exchange) {
-  Fields fields(exchange.request.body);
+  Fields fields(exchange.request);
   const auto snapshot = fields.text("snapshot").value_or("");
   const auto id = fields.text("id");
   auto labels = fields.labels();
