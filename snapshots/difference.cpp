@@ -2,7 +2,7 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
+#include <string_view>
 #include <unordered_map>
 
 namespace okcvm::snapshots {
@@ -17,28 +17,48 @@ std::optional<std::uint64_t> size_of(const Node& node) {
   return node.is_directory() ? std::nullopt : std::optional(node.size);
 }
 
+std::string_view leaf_of(const Delta& delta) {
+  return std::string_view(delta.path).substr(delta.path.rfind('/') + 1);
+}
+
+/// Files of the same bytes that went, the last path first: all of them, and by name. Each is taken once.
+struct Gone {
+  std::vector<const Delta*> all;
+  std::unordered_map<std::string_view, std::vector<const Delta*>> named;
+};
+
 /// A file that went and one that came with the same bytes are one that was renamed.
 std::unordered_map<const Delta*, const Delta*> find_renames(const std::vector<Delta>& deltas) {
-  std::unordered_map<Oid, std::vector<const Delta*>, OidHash> gone;
+  std::unordered_map<Oid, Gone, OidHash> gone;
   const auto is_file = [](const Node* node) {
     return node && node->type == NodeType::kFile && node->size > 0;
   };
-  for (auto delta = deltas.rbegin(); delta != deltas.rend(); ++delta)
-    if (!delta->after && is_file(delta->before)) gone[delta->before->content].push_back(&*delta);
+  for (auto delta = deltas.rbegin(); delta != deltas.rend(); ++delta) {
+    if (delta->after || !is_file(delta->before)) continue;
+    auto& sources = gone[delta->before->content];
+    sources.all.push_back(&*delta);
+    sources.named[leaf_of(*delta)].push_back(&*delta);
+  }
   std::unordered_map<const Delta*, const Delta*> renames;  // both ways
+  const auto take_first = [&renames](std::vector<const Delta*>& sources) -> const Delta* {
+    while (!sources.empty()) {
+      const Delta* source = sources.back();
+      sources.pop_back();
+      if (!renames.contains(source)) return source;
+    }
+    return nullptr;
+  };
   for (const auto& delta : deltas) {
     if (delta.before || !is_file(delta.after)) continue;
     const auto found = gone.find(delta.after->content);
-    if (found == gone.end() || found->second.empty()) continue;
-    auto& sources = found->second;
-    // Among several the one of the same name, else the first.
-    const auto leaf = [](const Delta& of) { return of.path.substr(of.path.rfind('/') + 1); };
-    auto best = std::find_if(sources.begin(), sources.end(),
-                             [&](const Delta* source) { return leaf(*source) == leaf(delta); });
-    if (best == sources.end()) best = std::prev(sources.end());
-    renames.emplace(&delta, *best);
-    renames.emplace(*best, &delta);
-    sources.erase(best);
+    if (found == gone.end()) continue;
+    // Among several one of the same name, else the first.
+    const auto namesake = found->second.named.find(leaf_of(delta));
+    const Delta* source = namesake == found->second.named.end() ? nullptr : take_first(namesake->second);
+    if (!source) source = take_first(found->second.all);
+    if (!source) continue;
+    renames.emplace(&delta, source);
+    renames.emplace(source, &delta);
   }
   return renames;
 }

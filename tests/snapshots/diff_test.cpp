@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 
+#include "snapshots/difference.h"
 #include "tests/snapshots/fixture.h"
 
 namespace okcvm::test {
@@ -101,6 +103,25 @@ TEST_F(DiffTest, TheFirstSnapshotIsAllAdded) {
   two_states();
   for (const auto& [path, row] : by_path(store().show(one_->id.text(), false)))
     EXPECT_EQ(row.kind, DifferenceKind::kAdded) << path;
+}
+
+TEST_F(DiffTest, FilesOfTheSameBytesAreRenamedTogetherInLinearTime) {
+  constexpr int kCount = 50'000;
+  Node file;
+  file.type = NodeType::kFile;
+  file.size = 4;
+  std::vector<Delta> deltas;
+  const auto name = [](const char* directory, int i) { return directory + std::to_string(100'000 + i); };
+  for (int i = 0; i < kCount; ++i) deltas.push_back({name("outputs/new/", i), nullptr, &file});
+  deltas.push_back({"outputs/other", nullptr, &file});
+  for (int i = 0; i <= kCount; ++i) deltas.push_back({name("outputs/old/", i), &file, nullptr});
+  const auto start = std::chrono::steady_clock::now();
+  const auto rows = by_path(to_differences(deltas, {}, {}));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_EQ(rows.size(), kCount + 1u);
+  for (int i = 0; i < kCount; ++i)
+    EXPECT_EQ(rows.at(name("outputs/new/", i)).renamed_from, rel(name("outputs/old/", i)));
+  EXPECT_EQ(rows.at("outputs/other").renamed_from, rel(name("outputs/old/", kCount)));
 }
 
 TEST_F(SnapshotTest, StockGitReadsTwoHundredSnapshots) {
