@@ -89,6 +89,7 @@ Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas,
                                                const ReadText& after) {
   const auto renames = find_renames(deltas);
   std::vector<Difference> rows;
+  std::uint64_t text_bytes = 0;
   for (const auto& delta : deltas) {
     if (delta.times_only) continue;
     const auto rename = renames.find(&delta);
@@ -120,8 +121,10 @@ Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas,
       row.new_mode = full_mode(*delta.after);
       row.new_size = size_of(*delta.after);
     }
-    if (before && after && row.kind != DifferenceKind::kRenamed)
+    if (before && after && row.kind != DifferenceKind::kRenamed && text_bytes < kMaxTextOfAll) {
       if (auto added = add_text(delta, before, after, row); !added) return fail(added.error());
+      text_bytes += row.unified.size();
+    }
     rows.push_back(std::move(row));
   }
   return rows;

@@ -14,6 +14,9 @@ using ReadText = std::function<Result<std::optional<std::string>>(const std::str
 
 /// Files larger than this have no text diff; bytes.
 inline constexpr std::uint64_t kMaxText = 1 << 20;
+/// Once the text diffs of one answer have so many bytes together, further files have none: all is held in
+/// memory.
+inline constexpr std::uint64_t kMaxTextOfAll = 16 << 20;
 
 /// Deltas as rows for people, sorted by path: renames found (the same content, and not empty), times of a
 /// directory left out where entries in it came or went. With `before` and `after` given, with text diffs.

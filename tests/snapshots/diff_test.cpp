@@ -124,6 +124,24 @@ TEST_F(DiffTest, FilesOfTheSameBytesAreRenamedTogetherInLinearTime) {
   EXPECT_EQ(rows.at("outputs/other").renamed_from, rel(name("outputs/old/", kCount)));
 }
 
+TEST_F(DiffTest, TextIsGivenAsLongAsItFitsIntoAnAnswer) {
+  make_zones();
+  one_ = snapshot("one");
+  std::string text;
+  while (text.size() + 64 < kMaxText) text += std::string(63, 'x') + "\n";
+  for (int i = 10; i < 40; ++i) write(in("outputs/f" + std::to_string(i)), text);
+  record_.note(ChangeKind::kTree, "outputs");
+  std::size_t bytes = 0;
+  const auto rows = by_path(store().diff(one_->id.text(), std::nullopt, record_.source(), true));
+  for (const auto& [path, row] : rows) bytes += row.unified.size();
+  EXPECT_EQ(rows.size(), 30u);
+  EXPECT_THAT(rows.at("outputs/f10").unified, HasSubstr("+xxx"));
+  EXPECT_GE(bytes, kMaxTextOfAll);
+  EXPECT_LT(bytes, kMaxTextOfAll + 2 * kMaxText);
+  EXPECT_THAT(rows.at("outputs/f39").unified, IsEmpty());
+  EXPECT_EQ(rows.at("outputs/f39").new_size, text.size());
+}
+
 TEST_F(SnapshotTest, StockGitReadsTwoHundredSnapshots) {
   if (!have_program("git")) GTEST_SKIP() << "git is not installed";
   constexpr int kCount = 200;
