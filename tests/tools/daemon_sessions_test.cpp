@@ -376,5 +376,28 @@ TEST_F(DaemonSessions, NeedAMountRootAndASafeStateDirectory) {
               ::testing::HasSubstr("written to by others"));
 }
 
+TEST_F(DaemonSessions, StartEmptyWhateverTheRegistryHasForgotten) {
+  start();
+  create({{"id", "files"}});
+  create({{"id", "repository"}});
+  write(mount("files") / "outputs/f", "somebody's");
+  ASSERT_EQ(ask("POST", "/v1/sessions/repository/snapshots", R"({"label":"somebody's"})").status, 201);
+  ASSERT_EQ(stop(), 0);
+  std::filesystem::rename(root_ / "state/sessions.db", root_ / "sessions.db");
+  start();
+  for (const std::string id : {"files", "repository"}) {
+    EXPECT_EQ(ask_as(1234, "POST", "/v1/sessions", json{{"id", id}}.dump()).code(), "already_exists") << id;
+    const auto agent = ask_as(1234, "POST", "/v1/sessions", json{{"agent", id}}.dump()).json();
+    EXPECT_NE(agent["id"], id);
+    EXPECT_EQ(agent["agent"], id);
+  }
+  create({{"id", "other"}});
+  EXPECT_EQ(ask("POST", "/v1/sessions/other/fork", R"({"id":"files"})").code(), "already_exists");
+  ASSERT_EQ(stop(), 0);
+  std::filesystem::rename(root_ / "sessions.db", root_ / "state/sessions.db");
+  start();
+  EXPECT_EQ(read(mount("files") / "outputs/f"), "somebody's");
+}
+
 }  // namespace
 }  // namespace okcvm::test

@@ -1,5 +1,7 @@
 #include "tools/daemon/sessions/sessions.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <random>
 
@@ -125,14 +127,33 @@ void Sessions::tell(const Session& session, std::string_view type, std::string_v
 // -- Creation
 // --------------------------------------------------------------------------------------------------
 
+bool Sessions::is_known(const SessionId& id) const {
+  const MutexLock lock(mutex_);
+  return sessions_.contains(id.text());
+}
+
+/// Files of a session that the registry does not know, as it is a new one, or a copy from before: they may be
+/// somebody else's, and a new session starts empty.
+bool Sessions::has_files(const SessionId& id) const {
+  const auto places = store_config(SessionRecord(id));
+  return ::access(places.workspace.c_str(), F_OK) == 0 || ::access(places.repository.c_str(), F_OK) == 0;
+}
+
 Result<SessionId> Sessions::choose_id(const std::optional<std::string>& wanted,
                                       const std::optional<std::string>& agent) const {
-  if (wanted) return SessionId::parse(*wanted);
-  const MutexLock lock(mutex_);
+  if (wanted) {
+    auto id = SessionId::parse(*wanted);
+    if (id && !is_known(*id) && has_files(*id))
+      return fail(Code::kAlreadyExists,
+                  "files of a session that the registry does not know are kept under this id: choose "
+                  "another id");
+    return id;
+  }
+  const auto is_free = [&](const SessionId& id) { return !is_known(id) && !has_files(id); };
   if (agent)
-    if (auto named = SessionId::parse(*agent); named && !sessions_.contains(named->text())) return named;
+    if (auto named = SessionId::parse(*agent); named && is_free(*named)) return named;
   for (;;)
-    if (auto id = SessionId::from_random(random_bits()); !sessions_.contains(id.text())) return id;
+    if (auto id = SessionId::from_random(random_bits()); is_free(id)) return id;
 }
 
 Result<std::optional<SessionPointer>> Sessions::existing_agent(const CreateRequest& request, uid_t owner) {

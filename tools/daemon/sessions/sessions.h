@@ -192,6 +192,8 @@ class Sessions final {
   void drop_entry(const SessionId& id) EXCLUDES(mutex_);
   SessionPointer exact(const Peer& peer, std::string_view id) const EXCLUDES(mutex_);
   std::vector<SessionPointer> all() const EXCLUDES(mutex_);
+  bool is_known(const SessionId& id) const EXCLUDES(mutex_);
+  bool has_files(const SessionId& id) const;
   Result<SessionId> choose_id(const std::optional<std::string>& wanted,
                               const std::optional<std::string>& agent) const EXCLUDES(mutex_);
   Result<Created> create_or_find(const Peer& peer, CreateRequest request);
