@@ -120,6 +120,31 @@ TEST_F(Sessions, KeepTheirWorkdirAndMountWhenASwitchIsRefused) {
   EXPECT_EQ(row("s")->device_id, "d");
 }
 
+TEST_F(Sessions, WithTheSameWorkdirAreRememberedOnce) {
+  for (const char* name : {"p", "q"}) std::filesystem::create_directory(top_ / "projects" / name);
+  const auto bind = [&](const char* project, std::optional<std::string> task,
+                        std::optional<std::string> device) {
+    daemon::CreateRequest request;
+    request.workdir.path = top_ / "projects" / project;
+    request.workdir.task = std::move(task);
+    request.workdir.device_id = std::move(device);
+    const auto created = sessions_->create(root_, std::move(request));
+    ASSERT_TRUE(created) << created.error().message;
+    EXPECT_EQ(created->session->record().workdir, (top_ / "projects" / project).string());
+  };
+  for (int i = 0; i < 3; ++i) {
+    bind("p", {}, {});
+    bind("q", {}, {});
+    bind("p", "a task", {});
+    bind("q", "a task", "a device");
+  }
+  run_sql("CREATE TABLE found (rows CHECK (rows = 4)); INSERT INTO found SELECT count(*) FROM workdirs");
+  const auto recent = sessions_->registry().recent_workdirs(0, 10);
+  ASSERT_TRUE(recent && recent->size() == 2u);
+  EXPECT_EQ(sessions_->registry().workdir_of_task(0, "a task", "a device").value()->path,
+            (top_ / "projects/q").string());
+}
+
 TEST_F(Sessions, OfAnAgentAreMadeOnce) {
   constexpr int kRounds = 100;
   for (int round = 0; round < kRounds; ++round) {

@@ -71,6 +71,9 @@ void Sessions::bind_workdir(SessionRecord& record, const WorkdirRequest& asked) 
                          to_milliseconds(time_now())};
   if (request.git_url) binding.git_url = normal_git_url(*request.git_url);
   if (policy == WorkdirPolicy::kRepoBound) binding.branch = request.branch.value_or("");
+  // Nobody can ask for it by task: one for all sessions, or the registry would grow with each.
+  if (!record.task && !request.device_id)
+    binding.task = opened->path + "\n" + binding.git_url.value_or("") + "\n" + binding.branch.value_or("");
   if (auto remembered = registry_->remember_workdir(binding); !remembered)
     log_warning("session {}: its workdir is not remembered: {}", record.id.text(),
                 remembered.error().message);
