@@ -96,6 +96,7 @@ class ServerTest : public ::testing::Test {
     Handling handling;
     handling.pattern = "test";
     if (request.path == "/refuse") return error_response(Error::of(Code::kForbidden, "no"), request.id);
+    if (request.path == "/fail") return error_response(Error::of(Code::kInternal, "it\nbroke"), request.id);
     if (request.path == "/count") {
       handling.open = [this](Request&) -> Result<std::unique_ptr<BodySink>> {
         return std::make_unique<CountingSink>(sinks_);
@@ -203,6 +204,17 @@ TEST_F(ServerTest, RefusesGarbage) {
     EXPECT_EQ(answer.code(), "invalid_request") << bytes;
     EXPECT_EQ(answer.headers.at("connection"), "close");
   }
+}
+
+TEST_F(ServerTest, LogsWhyARequestFailed) {
+  ::testing::internal::CaptureStderr();
+  auto answer = raw("GET /fail HTTP/1.1\r\n\r\n");
+  const auto log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(answer.status, 500);
+  EXPECT_NE(log.find("request " + answer.headers["x-request-id"] +
+                     ": {\"error\":{\"code\":\"internal\",\"message\":\"it\\nbroke\""),
+            log.npos)
+      << log;
 }
 
 TEST_F(ServerTest, RefusesAnAddressThatIsNone) {

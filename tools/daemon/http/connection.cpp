@@ -330,6 +330,9 @@ void Connection::answer(Response response) {
   if (context_->stopping) keep_alive_ = false;
   log_answer(response.status);
   auto* text = std::get_if<std::string>(&response.body);
+  // The operator has to learn why, too.
+  if (text && response.status == 500)
+    log_error("request {}: {}", request_.id, std::string_view(*text).substr(0, text->find('\n')));
   if (is_streaming_) {
     if (!text) return end_stream("{\"error\":{\"code\":\"internal\",\"message\":\"no such answer\"}}\n");
     if (response.status >= 400) return end_stream(std::move(*text));
