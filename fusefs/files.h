@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "policy/error.h"
@@ -64,6 +65,12 @@ enum class IfExists : std::uint8_t {
   kUnique,  // "report.pdf" becomes "report (1).pdf"
 };
 
+/// A part of a directory.
+struct Listing {
+  std::vector<FileInfo> entries;
+  bool truncated = false;  // there are more
+};
+
 /// The driver's operations by path instead of node, for requests that do not come through the kernel. Same
 /// zone rules, same change record, same laziness; permissions as the kernel would check them. Symbolic links
 /// are followed in parents and at the end (except where said) as long as they are contained, else
@@ -74,8 +81,10 @@ class Files {
 
   /// Of the link itself when `follow` is false.
   virtual Result<FileInfo> stat(const Caller& caller, const RelPath& path, bool follow = true) = 0;
-  /// Sorted by name. An unwritten zone is empty, not an error.
-  virtual Result<std::vector<FileInfo>> list(const Caller& caller, const RelPath& path) = 0;
+  /// Sorted by name: at most `limit` entries, those that come after the name `after`. What is not asked for
+  /// is not looked at. An unwritten zone is empty, not an error.
+  virtual Result<Listing> list(const Caller& caller, const RelPath& path, std::string_view after,
+                               std::size_t limit) = 0;
   /// A readable descriptor of a regular file, positioned at its start. Never blocks on a FIFO.
   virtual Result<FileDescriptor> open(const Caller& caller, const RelPath& path) = 0;
   virtual Result<std::string> read_link(const Caller& caller, const RelPath& path) = 0;

@@ -159,7 +159,8 @@ Result<PathFiles::Rows> PathFiles::children(NodeId directory) {
   return rows;
 }
 
-Result<std::vector<FileInfo>> PathFiles::list(const Caller& caller, const RelPath& path) {
+Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::string_view after,
+                                std::size_t limit) {
   Gate::Pass pass(gate_);
   auto found = walk_existing(caller, path, Last::kFollow);
   if (!found) return fail(found.error());
@@ -168,13 +169,25 @@ Result<std::vector<FileInfo>> PathFiles::list(const Caller& caller, const RelPat
     return fail(Error{Code::kInvalidRequest, ENOTDIR, "this is not a directory", path.text()});
   if (!may(caller, directory.attributes, R_OK))
     return fail(Code::kForbidden, "this user may not list the directory", path.text());
-  auto rows = children(directory.id);
-  if (!rows) return explained(rows.error(), path);
-  std::vector<FileInfo> infos;
-  infos.reserve(rows->size());
-  for (const auto& [name, entry] : *rows) infos.push_back(info_of_entry(entry, name.text()));
-  std::sort(infos.begin(), infos.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-  return infos;
+  std::vector<std::string> names;
+  auto listed = operations_.list(directory.id, 0, [&](const ListedName& row) {
+    if (Name::parse(row.name) && row.name > after) names.emplace_back(row.name);  // not "." and ".."
+    return true;
+  });
+  if (!listed) return explained(listed.error(), path);
+  std::sort(names.begin(), names.end());
+  Listing listing;
+  for (auto& name : names) {
+    if (listing.entries.size() == limit) {
+      listing.truncated = true;
+      break;
+    }
+    auto entry = operations_.look_up(directory.id, name.c_str());
+    if (!entry || entry->id.value == 0) continue;  // removed meanwhile
+    operations_.forget(entry->id, 1);
+    listing.entries.push_back(info_of_entry(*entry, std::move(name)));
+  }
+  return listing;
 }
 
 Result<FileDescriptor> PathFiles::open(const Caller& caller, const RelPath& path) {

@@ -65,7 +65,8 @@ class PathFiles final : public Files {
       : operations_(operations), workspace_(workspace), gate_(gate), kernel_(kernel), state_(state) {}
 
   Result<FileInfo> stat(const Caller& caller, const RelPath& path, bool follow) override;
-  Result<std::vector<FileInfo>> list(const Caller& caller, const RelPath& path) override;
+  Result<Listing> list(const Caller& caller, const RelPath& path, std::string_view after,
+                       std::size_t limit) override;
   Result<FileDescriptor> open(const Caller& caller, const RelPath& path) override;
   Result<std::string> read_link(const Caller& caller, const RelPath& path) override;
   Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) override;

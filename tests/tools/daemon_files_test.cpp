@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -41,6 +42,35 @@ TEST_F(DaemonFiles, AreWrittenReadListedAndDeleted) {
   EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/files/outputs/a?recursive=true").status, 200);
   EXPECT_FALSE(std::filesystem::exists(mount("s1") / "outputs/a"));
   EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/files/outputs/a").code(), "not_found");
+}
+
+TEST_F(DaemonFiles, AreListedInPages) {
+  constexpr std::size_t kMost = 10'000;
+  std::set<std::string> names;
+  const auto many = mount("s1") / "outputs/many";
+  std::filesystem::create_directory(many);
+  for (std::size_t i = 0; i < kMost + 5; ++i) names.insert("f" + std::to_string(i));
+  for (const auto& name : names) ASSERT_EQ(::mknod((many / name).c_str(), S_IFREG | 0644, 0), 0);
+  for (const std::string limit : {"", "limit=4000&"}) {
+    std::set<std::string> seen;
+    std::vector<std::size_t> pages;
+    std::string after;
+    for (bool has_more = true; has_more;) {
+      const auto page = get("outputs/many?" + limit + "after=" + after).json();
+      pages.push_back(page["entries"].size());
+      for (const auto& entry : page["entries"]) {
+        EXPECT_GT(entry["name"], after);
+        after = entry["name"];
+        seen.insert(after);
+      }
+      has_more = page["truncated"];
+    }
+    EXPECT_EQ(seen, names);
+    EXPECT_EQ(pages, limit.empty() ? (std::vector<std::size_t>{kMost, 5})
+                                   : (std::vector<std::size_t>{4000, 4000, 2005}));
+  }
+  EXPECT_EQ(get("outputs/many?limit=10001").code(), "invalid_request");
+  EXPECT_EQ(get("outputs?limit=1").json()["truncated"], false);
 }
 
 TEST_F(DaemonFiles, TellWhatTheSessionIs) {

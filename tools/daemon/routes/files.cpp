@@ -16,6 +16,7 @@ namespace {
 
 constexpr mode_t kFileMode = 0644;
 constexpr mode_t kDirectoryMode = 0755;
+constexpr std::int64_t kMostEntries = 10'000;  // of one answer, which is held in memory
 
 Result<RelPath> path_of(const Exchange& exchange) {
   const auto found = exchange.request.captures.find("path");
@@ -45,21 +46,16 @@ Json entry_view(fusefs::Files& files, const fusefs::Caller& caller, const RelPat
 }
 
 Result<Response> list_directory(fusefs::Files& files, const fusefs::Caller& caller, const RelPath& path,
-                                const std::optional<std::string>& after, std::int64_t limit) {
-  auto infos = files.list(caller, path);
-  if (!infos) return fail(infos.error());
+                                const std::string& after, std::size_t limit) {
+  auto listing = files.list(caller, path, after, limit);
+  if (!listing) return fail(listing.error());
   Json entries = Json::array();
-  bool truncated = false;
-  for (const auto& info : *infos) {
-    if (after && info.name <= *after) continue;
-    if (static_cast<std::int64_t>(entries.size()) >= limit) {
-      truncated = true;
-      break;
-    }
+  for (const auto& info : listing->entries) {
     auto name = Name::parse(info.name);
     if (name) entries.push_back(entry_view(files, caller, path / *name, info));
   }
-  return json_response({{"path", path.text()}, {"entries", std::move(entries)}, {"truncated", truncated}});
+  return json_response(
+      {{"path", path.text()}, {"entries", std::move(entries)}, {"truncated", listing->truncated}});
 }
 
 Result<Response> send_file(const Request& request, const RelPath& path, const fusefs::FileInfo& info,
@@ -148,8 +144,8 @@ std::function<Result<void>(const fusefs::FileInfo*)> condition_of(const Request&
 Result<Response> get_file(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const bool only_stat = query.flag("stat");
-  const auto limit = query.integer("limit", 1, 1'000'000).value_or(1'000'000);
-  const auto after = query.text("after");
+  const auto limit = query.integer("limit", 1, kMostEntries).value_or(kMostEntries);
+  const auto after = query.text("after").value_or("");
   if (auto ended = query.end(); !ended) return fail(ended.error());
   auto path = path_of(exchange);
   if (!path) return fail(path.error());
@@ -163,7 +159,8 @@ Result<Response> get_file(Exchange& exchange) {
   auto info = files.stat(caller, *path, !only_stat);
   if (!info) return fail(info.error());
   if (only_stat) return json_response(entry_view(files, caller, *path, *info));
-  if (info->type == fusefs::FileType::kDirectory) return list_directory(files, caller, *path, after, limit);
+  if (info->type == fusefs::FileType::kDirectory)
+    return list_directory(files, caller, *path, after, static_cast<std::size_t>(limit));
   auto file = files.open(caller, *path);
   if (!file) return fail(file.error());
   // Size and time are of what was opened, which may be another file than the one looked at before.
