@@ -144,7 +144,7 @@ std::function<Result<void>(const fusefs::FileInfo*)> condition_of(const Request&
 Result<Response> get_file(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const bool only_stat = query.flag("stat");
-  const auto limit = query.integer("limit", 1, kMostEntries).value_or(kMostEntries);
+  const auto limit = std::min(query.integer("limit", 1, INT32_MAX).value_or(kMostEntries), kMostEntries);
   const auto after = query.text("after").value_or("");
   if (auto ended = query.end(); !ended) return fail(ended.error());
   auto path = path_of(exchange);
