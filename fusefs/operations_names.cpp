@@ -264,7 +264,13 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
   if (!directory) return fail(directory.error());
   const FileDescriptor listing(::openat((*directory)->file.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!listing) return fail_errno(errno);
-  if (offset && ::lseek(listing.get(), offset, SEEK_SET) < 0) return fail_errno(errno);
+  if (offset && ::lseek(listing.get(), offset, SEEK_SET) < 0) {
+    const int error = errno;
+    struct stat status {};
+    // The host removed it meanwhile: some file systems then refuse the offset before the listing.
+    const bool is_removed = ::fstat(listing.get(), &status) == 0 && status.st_nlink == 0;
+    return fail_errno(is_removed ? ENOENT : error);
+  }
 
   const VolumeId volume = (*directory)->volume;
   const auto node = nodes_.find(id);

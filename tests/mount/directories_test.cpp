@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -296,6 +297,27 @@ TEST_F(Directories, AListingUnderChangesMissesNothingThatStays) {
   }
   done = true;
   for (auto& changer : changers) changer.join();
+}
+
+// What was read of a listing before counts: the rest is to be told like a removed directory's.
+TEST_F(Directories, AListingOfADirectoryThatTheHostRemovedEndsAsNative) {
+  const ScratchDirectory host("workdir");
+  start_with(
+      [&](fusefs::MountConfig& config) { config.workdir = open_file(host.path(), O_RDONLY | O_DIRECTORY); });
+  expect_as_native([&](const fs::path& here, std::ostream& log) {
+    const bool is_session = here.string().starts_with(mount().string());
+    const auto real = is_session ? host / "d" : here / "d";
+    fs::create_directory(real);
+    for (int i = 0; i < 300; ++i) write(real / std::to_string(i), "x");
+    const auto seen = open_file(is_session ? mount() / "workdir/d" : real, O_RDONLY | O_DIRECTORY);
+    std::array<char, 512> rows{};
+    log << (::syscall(SYS_getdents64, seen.get(), rows.data(), rows.size()) > 0);
+    fs::remove_all(real);
+    long size = 0;
+    do size = ::syscall(SYS_getdents64, seen.get(), rows.data(), rows.size());
+    while (size > 0);
+    log << errno_name(size < 0 ? errno : 0);
+  });
 }
 
 TEST_F(Directories, RemovingWhileListingRemovesAll) {
