@@ -16,6 +16,7 @@
 #include "fusefs/change_log.h"
 #include "fusefs/directories.h"
 #include "fusefs/gate.h"
+#include "fusefs/listings.h"
 #include "fusefs/node_table.h"
 #include "fusefs/orphans.h"
 #include "fusefs/session_state.h"
@@ -311,6 +312,7 @@ class Operations {
   Backings& backings_;
   Invalidator& kernel_;
   Directories directories_;
+  Listings listings_;
   Orphans orphans_;
   AccessOrder access_order_;
   // Passed while a change is noted under its path, or an inode where it was found; closed while names move:

@@ -221,6 +221,7 @@ Operations::Nameless Operations::name_is_gone(const Directory& directory, const 
   if (!id || !last) return std::nullopt;
   if (held) nodes_.note_last_status(*id, status);
   directories_.drop(*id);
+  listings_.drop(*id);
   MutexLock lock(removed_mutex_);
   removed_[id->value] = std::move(held);
   return id;

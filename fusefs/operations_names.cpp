@@ -211,6 +211,7 @@ void Operations::forget(NodeId id, std::uint64_t count) {
   if (!forgotten.gone) return;
   not_held(id);
   directories_.drop(id);
+  listings_.drop(id);
   if (const auto volume = workspace_.volume(forgotten.key.volume)) volume->unpin(forgotten.key.inode);
 }
 
@@ -262,14 +263,21 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
   if (!directory && directory.error().errno_value == ENOENT)
     return is_zone_directory(id) ? list_virtual(id, offset, visit) : Result<void>();  // removed: empty
   if (!directory) return fail(directory.error());
-  const FileDescriptor listing(::openat((*directory)->file.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!listing) return fail_errno(errno);
-  if (offset && ::lseek(listing.get(), offset, SEEK_SET) < 0) {
-    const int error = errno;
-    struct stat status {};
-    // The host removed it meanwhile: some file systems then refuse the offset before the listing.
-    const bool is_removed = ::fstat(listing.get(), &status) == 0 && status.st_nlink == 0;
-    return fail_errno(is_removed ? ENOENT : error);
+  auto listing = offset ? listings_.take(id) : listings_.begin(id);
+  if (!listing.file)
+    listing.file =
+        FileDescriptor(::openat((*directory)->file.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!listing.file) return fail_errno(errno);
+  if (listing.at != offset) {
+    listing.unread.clear();
+    if (::lseek(listing.file.get(), offset, SEEK_SET) < 0) {
+      const int error = errno;
+      struct stat status {};
+      // The host removed it meanwhile: some file systems then refuse the offset before the listing.
+      const bool is_removed = ::fstat(listing.file.get(), &status) == 0 && status.st_nlink == 0;
+      return fail_errno(is_removed ? ENOENT : error);
+    }
+    listing.at = offset;
   }
 
   const VolumeId volume = (*directory)->volume;
@@ -283,15 +291,23 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
   };
   alignas(KernelDirent) std::array<char, kListingPiece> buffer;
   while (const std::size_t piece = std::min(wanted(), buffer.size())) {
-    const long size = ::syscall(SYS_getdents64, listing.get(), buffer.data(), piece);
+    auto size = static_cast<long>(listing.unread.copy(buffer.data(), buffer.size()));
+    if (size == 0) size = ::syscall(SYS_getdents64, listing.file.get(), buffer.data(), piece);
     if (size < 0) return fail_errno(errno);
     if (size == 0) return {};
+    listing.unread.clear();
     for (long at = 0; at < size;) {
       const auto* row = reinterpret_cast<const KernelDirent*>(buffer.data() + at);
+      if (!visit({row->name, inode_of(*row), static_cast<mode_t>(DTTOIF(row->type)), row->next})) {
+        listing.unread.assign(buffer.data() + at, static_cast<std::size_t>(size - at));
+        break;
+      }
       at += row->size;
-      if (!visit({row->name, inode_of(*row), static_cast<mode_t>(DTTOIF(row->type)), row->next})) return {};
+      listing.at = row->next;
     }
+    if (!listing.unread.empty()) break;
   }
+  listings_.keep(id, std::move(listing));
   return {};
 }
 

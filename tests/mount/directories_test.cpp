@@ -320,6 +320,63 @@ TEST_F(Directories, AListingOfADirectoryThatTheHostRemovedEndsAsNative) {
   });
 }
 
+/// A session whose files lie on btrfs, which lists names in the order in which they were made.
+class BtrfsDirectories : public Directories {
+ protected:
+  void SetUp() override {
+    if (!have_program("mkfs.btrfs")) GTEST_SKIP() << "there is no mkfs.btrfs (package btrfs-progs)";
+    Directories::SetUp();
+    if (IsSkipped()) return;
+    const std::string image = (disk_ / "image").string();
+    const auto made = run_script("truncate -s 256M " + image + " && mkfs.btrfs -q " + image, "/");
+    ASSERT_EQ(made.exit_code, 0) << made.output;
+    start_with([&](fusefs::MountConfig& config) {
+      const auto place = config.workspace.parent_path();
+      mounted_ = run_script("mount -o loop " + image + " " + place.string(), "/");
+      ::chmod(place.c_str(), 0755);
+    });
+    if (mounted_.exit_code != 0) GTEST_SKIP() << "btrfs cannot be mounted: " << mounted_.output;
+  }
+
+  ScratchDirectory disk_{"btrfs"};
+  CommandResult mounted_;
+};
+
+TEST_F(BtrfsDirectories, AProgramThatRenamesWhatItListsComesToAnEnd) {
+  constexpr int kCount = 3000;
+  const auto here = filled(kCount);
+  const auto stream = open_stream(here);
+  const int directory = ::dirfd(stream.get());
+  int listed = 0;
+  while (const dirent* row = ::readdir(stream.get())) {
+    if (row->d_name[0] != 'f') continue;
+    ASSERT_LE(++listed, kCount);
+    EXPECT_OK(::renameat(directory, row->d_name, directory, "moving"));
+    EXPECT_OK(::renameat(directory, "moving", directory, row->d_name));
+  }
+  EXPECT_EQ(listed, kCount);
+}
+
+// Two streams go on in turn, and one was begun before a name came.
+TEST_F(BtrfsDirectories, AListingShowsWhatWasThereWhenItBegan) {
+  constexpr int kCount = 3000;
+  const auto here = filled(kCount);
+  const auto abandoned = open_stream(here);
+  ASSERT_TRUE(::readdir(abandoned.get()));
+  write(here / "came", "x");
+  const auto names_of = [&](const Stream& stream) {
+    std::set<std::string> names;
+    while (const dirent* row = ::readdir(stream.get())) {
+      EXPECT_TRUE(names.insert(row->d_name).second) << row->d_name;
+      ::readdir(abandoned.get());
+    }
+    return names;
+  };
+  const auto names = names_of(open_stream(here));
+  EXPECT_TRUE(names.contains("came"));
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kCount) + 3);
+}
+
 TEST_F(Directories, RemovingWhileListingRemovesAll) {
   const auto here = filled(2000);
   const auto stream = open_stream(here);
