@@ -364,6 +364,7 @@ class MountedSession::SessionHold final : public SessionMount::Hold {
     session_.notifier_.drain();  // only now: a notice may wait for a request that was held back
   }
   ChangeSet cut_changes() override { return session_.cut_held(); }
+  void will_replace(const std::vector<RelPath>& paths) override { session_.operations_.names_will_go(paths); }
   void invalidate(const std::vector<RelPath>& changed) override { session_.invalidate(changed); }
 
  private:
@@ -383,6 +384,7 @@ void MountedSession::tell_everything() {
   std::vector<RelPath> paths;
   for (const Node& node : nodes_.descendants(kRootNode, [](const Node&) { return true; })) {
     if (!rule_of(node.zone).snapshotted) continue;
+    if (!node.dead && operations_.orphans().keeps(node.id)) operations_.may_have_lost_names(node.id, {});
     // The kernel may still reach it by its name, which nobody knows any more: see below.
     if (node.dead) {
       nodes_.drop_last_status(node.id);
@@ -426,6 +428,7 @@ void MountedSession::tell_everything() {
 void MountedSession::invalidate(const std::vector<RelPath>& changed) {
   nodes_.distrust_all();
   operations_.directories().drop_all();
+  operations_.names_went();
   for (const auto& path : changed) files_.tell_kernel(path);
 }
 

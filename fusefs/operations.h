@@ -146,6 +146,12 @@ class Operations {
   void drop_texts(const std::vector<NodeId>& links);
   void let_go(Nameless inode);
   Result<struct stat> status_at(NodeId parent, const char* name);
+  /// Names are about to go by another way than these operations, while requests are held back, until
+  /// names_went(): then they are gone, or stay after all.
+  void names_will_go(const std::vector<RelPath>& paths);
+  void names_went();
+  /// The same of one node, with the status that it had.
+  void may_have_lost_names(NodeId id, const struct stat& status);
   /// Puts a finished file, made by the control socket elsewhere in the same file system, under a name.
   Result<void> put(int from_directory, const char* from_name, NodeId parent, const char* name,
                    unsigned flags);
@@ -321,6 +327,7 @@ class Operations {
   Mutex removed_mutex_;
   // Inodes that lost their last name, held (O_PATH) until the kernel forgets them.
   std::unordered_map<std::uint64_t, FileDescriptor> removed_ GUARDED_BY(removed_mutex_);
+  std::vector<std::pair<NodeId, struct stat>> going_;  // named by names_will_go()
   Mutex metadata_mutex_;
   std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);
 };

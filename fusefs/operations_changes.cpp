@@ -267,6 +267,45 @@ void Operations::name_was_taken(const Directory& directory, const char* name, st
   }
 }
 
+void Operations::names_will_go(const std::vector<RelPath>& paths) {
+  RelPath open_on;
+  Result<FileDescriptor> directory = fail_errno(ENOENT);
+  for (const RelPath& path : paths) {
+    if (path.depth() < 2) continue;  // zones stay
+    if (auto parent = path.parent(); parent != open_on) {
+      directory = workspace_.open_directory(parent);
+      open_on = std::move(parent);
+    }
+    const std::string name(path.leaf());
+    struct stat status {};
+    if (!directory || ::fstatat(directory->get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    const auto id = nodes_.id_of({kWorkspaceVolume, status.st_ino});
+    if (!id) continue;
+    going_.emplace_back(*id, status);
+    const OpenState state = nodes_.open_state(*id);
+    if (!S_ISREG(status.st_mode) || !state.opens || state.backing_id) continue;
+    const FileDescriptor held(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (held) orphans_.keep(*id, zone_named(path.top()), held.get());
+  }
+}
+
+void Operations::names_went() {
+  for (const auto& [id, status] : std::exchange(going_, {})) may_have_lost_names(id, status);
+}
+
+void Operations::may_have_lost_names(NodeId id, const struct stat& status) {
+  const auto node = nodes_.find(id);
+  if (!node || node->dead) return;
+  const auto held = open_inode(*node, O_PATH | O_NOFOLLOW);
+  struct stat now {};
+  if (held && ::fstat(held->get(), &now) == 0 && now.st_nlink > (orphans_.keeps(id) ? 1 : 0))
+    return orphans_.drop(id);
+  nodes_.unlinked(node->key, node->parent, node->name, true);
+  nodes_.note_last_status(id, status);
+  directories_.drop(id);
+  kernel_.inode(id);
+}
+
 Result<Operations::Nameless> Operations::unlink(const Request& request, NodeId parent, const char* name) {
   return remove(request, parent, name, 0, "unlink");
 }

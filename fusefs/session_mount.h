@@ -120,6 +120,9 @@ class SessionMount {
     virtual ~Hold() = default;
     /// Cuts while holding.
     virtual ChangeSet cut_changes() = 0;
+    /// These names are about to be removed or given to something else, until invalidate(). Who has open what
+    /// stands there keeps it, whatever daemons die.
+    virtual void will_replace(const std::vector<RelPath>& paths) = 0;
     /// The workspace was changed behind the driver; `changed` lists every path that was touched. What the
     /// kernel remembers of them is stale before this object's destructor returns (only then can requests that
     /// were held back go on, and the kernel may need that to forget).

@@ -118,6 +118,11 @@ Result<FileDescriptor> Workspace::open_folder() const {
   return open_beneath(anchor(), folder_name_, O_RDONLY | O_DIRECTORY);
 }
 
+Result<FileDescriptor> Workspace::open_directory(const RelPath& path) const {
+  auto folder = open_folder();
+  return folder ? open_beneath(folder->get(), path.text(), O_PATH | O_DIRECTORY) : fail(folder.error());
+}
+
 Result<FileDescriptor> Workspace::open(const Node& node, int flags) const {
   const auto where = volume(node.key.volume);
   if (!where || node.handle.size == 0) return fail_errno(ESTALE);

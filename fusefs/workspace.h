@@ -39,6 +39,8 @@ class Workspace {
   Result<FileDescriptor> open_zone(Zone zone) const;
   /// The backing folder itself, O_RDONLY; ENOENT before the first write.
   Result<FileDescriptor> open_folder() const;
+  /// A directory of the writable zones, O_PATH.
+  Result<FileDescriptor> open_directory(const RelPath& path) const;
   /// The backing inode of a node; open(2)'s flags.
   Result<FileDescriptor> open(const Node& node, int flags) const;
   /// The session-relative path of a directory of the writable zones, from its descriptor. ENOENT when

@@ -107,6 +107,14 @@ std::vector<RelPath> Plan::paths() const {
   return all;
 }
 
+std::vector<RelPath> Plan::leaving() const {
+  std::vector<RelPath> all;
+  for (const auto& delta : deltas)
+    if (delta.before && (!delta.after || delta.content || delta.before->type != delta.after->type))
+      if (auto path = RelPath::parse(delta.path)) all.push_back(std::move(*path));
+  return all;
+}
+
 Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths) {
   Plan plan;
   plan.scope = normalize_scope(paths);

@@ -19,6 +19,8 @@ struct Plan {
   bool is_whole() const { return scope.front().is_root(); }
   /// Every path that is touched.
   std::vector<RelPath> paths() const;
+  /// Those of them whose entry goes, or gives way to another.
+  std::vector<RelPath> leaving() const;
 };
 
 /// Makes a plan. Adjusts both trees to it: a zone that the snapshot lacks becomes an empty one (zones

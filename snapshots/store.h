@@ -140,6 +140,7 @@ class Store {
     std::function<std::shared_ptr<void>()> hold;                  // called once, before anything is touched
     ChangeSource changes;                                         // valid under the hold
     std::function<void(const std::vector<RelPath>&)> invalidate;  // after the last change, still held
+    std::function<void(const std::vector<RelPath>&)> will_replace = {};  // before the first, of names that go
   };
   /// Puts `paths` (empty: everything) back as they were in `snapshot`. Journaled: after a crash, open()
   /// finishes or rolls back. A snapshot of what was there is taken first and recorded for undo.

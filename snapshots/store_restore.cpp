@@ -95,6 +95,7 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   journal.base = *base;
   if (auto written = journal.write(*repository_); !written) return fail(written.error());
 
+  if (hooks.will_replace) hooks.will_replace(plan->leaving());
   auto done = swap.apply();
   if (done) {
     done = name_restored(journal, *disk);
@@ -103,6 +104,7 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   const bool is_whole = swap.is_whole();
   if (!done && !is_whole) folder->remove();
   const auto settled = is_whole ? Journal::remove(*repository_) : recover_restore(journal);
+  folder->remove();  // only now what went is gone, as invalidate() finds it
   if (hooks.invalidate && (!done || !settled)) hooks.invalidate(plan->paths());
   if (!settled) return fail(settled.error());
   Batch::drop_intent(*repository_);

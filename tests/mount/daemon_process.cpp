@@ -13,7 +13,15 @@
 namespace okcvm::test {
 namespace {
 
-std::string answer(fusefs::SessionMount& driver, const std::string& question) {
+/// Takes a name away as a restore does, behind the driver and with its knowledge.
+void take_away(fusefs::SessionMount& driver, const SessionPlace& place, const std::string& path) {
+  const auto hold = driver.hold();
+  hold->will_replace({value_of(RelPath::parse(path))});
+  std::filesystem::remove(place.workspace() / path);
+  hold->invalidate({value_of(RelPath::parse(path))});
+}
+
+std::string answer(fusefs::SessionMount& driver, const SessionPlace& place, const std::string& question) {
   const auto statistics = driver.statistics();
   if (question == "open files") return std::to_string(statistics.open_files);
   if (question == "nodes") return std::to_string(statistics.nodes);
@@ -22,6 +30,7 @@ std::string answer(fusefs::SessionMount& driver, const std::string& question) {
   if (question.starts_with("count "))
     for (const auto& operation : statistics.operations)
       if (operation.name == question.substr(6)) return std::to_string(operation.count);
+  if (question.starts_with("take away ")) take_away(driver, place, question.substr(10));
   if (question == "forget changes") driver.retire_changes(driver.cut_changes());
   if (question.starts_with("changed ")) {
     const auto changes = driver.cut_changes();
@@ -47,7 +56,7 @@ int serve(ChildProcess& self, SessionPlace& place, bool fresh, FileDescriptor de
       ::_exit(0);
     }
     fault_point("asked");  // waits for a thread that is about to die at a point of its own
-    self.send(answer(**driver, question));
+    self.send(answer(**driver, place, question));
   }
   return 0;
 }

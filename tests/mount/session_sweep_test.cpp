@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <map>
 
 #include "tests/soak/kept_daemon.h"
 #include "tests/support/expect.h"
@@ -237,7 +238,9 @@ TEST_F(SessionSweep, AResetIsSeenOrNotDone) {
 TEST_F(SessionSweep, ARestoreIsDoneOrNot) {
   const std::string three = "three";
   const std::string long_name(100, 'n');  // the driver does not remember it
+  std::map<std::string, FileDescriptor> open_files;
   const auto prepare = [&] {
+    open_files.clear();
     must({"create", "--id", "s"});
     for (const char* name : {"one", "two"}) write(outputs("s") / name, "old");
     snapshot_ = ask({"snapshot", "s"}).output.substr(0, 40);
@@ -246,8 +249,16 @@ TEST_F(SessionSweep, ARestoreIsDoneOrNot) {
     for (const auto& name : {three, long_name}) write(outputs("s") / name, "new");
     fs::create_directories(outputs("s") / "dir/below");
     EXPECT_FALSE(there_is(outputs("s") / "two"));
+    for (const auto& name : {std::string("one"), three, long_name}) {
+      ASSERT_OK(::chmod((outputs("s") / name).c_str(), 04755));  // it is not passed through
+      open_files[name] = open_file(outputs("s") / name, O_RDONLY);
+    }
   };
   sweep(prepare, {"restore", "s", kSnapshot}, [&](bool done) {
+    for (const auto& [name, file] : open_files)
+      EXPECT_EQ(read(file), name == "one" ? "newer" : "new") << name;
+    for (const auto& [name, file] : open_files) EXPECT_EQ(stat_of(file).st_mode, S_IFREG | 04755u) << name;
+    open_files.clear();
     const bool is_old = read(outputs("s") / "one") == "old";
     EXPECT_TRUE(is_old || !done);
     EXPECT_EQ(read(outputs("s") / "one"), is_old ? "old" : "newer");

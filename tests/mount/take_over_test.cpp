@@ -363,6 +363,34 @@ TEST_F(TakeOver, WhatWasRemovedWhileOpenCanStillBeLookedAt) {
   }
 }
 
+TEST_F(TakeOver, WhatARestoreTookAwayGoesOnForWhoHasItOpen) {
+  for (const char* name : {"plain", "privileged", "looked-at", "linked"}) write(outputs() / name, "content");
+  ASSERT_OK(::chmod((outputs() / "privileged").c_str(), 04755));  // it is not passed through
+  fs::create_hard_link(outputs() / "linked", outputs() / "stays");
+  ASSERT_OK(::mkdir((outputs() / "dir").c_str(), 01750));
+  const auto plain = open_file(outputs() / "plain", O_RDWR);
+  const auto privileged = open_file(outputs() / "privileged", O_RDONLY);
+  const auto looked_at = open_file(outputs() / "looked-at", O_PATH);
+  const auto linked = open_file(outputs() / "linked", O_RDWR);
+  const auto directory = open_file(outputs() / "dir", O_RDONLY | O_DIRECTORY);
+  for (const char* name : {"plain", "privileged", "looked-at", "linked", "dir"})
+    daemon().ask("take away outputs/" + std::string(name));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(read(plain).substr(1), "ontent");
+    EXPECT_EQ(::pwrite(plain.get(), std::to_string(i).c_str(), 1, 0), 1);
+    EXPECT_EQ(read(plain), std::to_string(i) + "ontent");
+    EXPECT_EQ(read(privileged), "content");
+    EXPECT_EQ(read(linked), "content");
+    for (const auto* file : {&plain, &privileged, &looked_at, &directory})
+      EXPECT_EQ(stat_of(*file).st_nlink, 0u);
+    EXPECT_EQ(stat_of(looked_at).st_size, 7);
+    EXPECT_EQ(stat_of(linked).st_nlink, 1u);
+    EXPECT_EQ(stat_of(directory).st_mode, S_IFDIR | 01750u);
+    EXPECT_THAT(list(outputs()), ElementsAre("stays"));
+    ASSERT_NO_FATAL_FAILURE(replace_daemon());
+  }
+}
+
 TEST_F(TakeOver, ADamagedRecordOfChangesIsToldAsLost) {
   write(outputs() / "file", "x");
   daemon().kill();

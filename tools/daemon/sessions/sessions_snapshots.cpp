@@ -92,6 +92,9 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
   };
   hooks.changes.retire = [&](const ChangeSet& set) { mount->retire_changes(set); };
   hooks.changes.still_mapped = [&](const std::vector<RelPath>& files) { mount->mark_changed(files); };
+  hooks.will_replace = [&](const std::vector<RelPath>& names) {
+    if (const auto hold = held.lock()) hold->will_replace(names);
+  };
   hooks.invalidate = [&](const std::vector<RelPath>& changed) {
     if (const auto hold = held.lock()) hold->invalidate(changed);
   };
