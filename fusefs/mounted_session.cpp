@@ -10,11 +10,11 @@
 
 #include "fusefs/channel.h"
 #include "fusefs/dispatch.h"
+#include "fusefs/mount_point.h"
 #include "fusefs/notifier.h"
 #include "fusefs/path_files.h"
 #include "fusefs/request_loop.h"
 #include "fusefs/session_mount.h"
-#include "fusefs/stale_mounts.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
@@ -31,59 +31,6 @@ ssize_t read_nothing(int, void*, std::size_t, void*) {
 ssize_t write_channel(int, iovec* parts, int count, void* user_data) {
   auto& channel = static_cast<Dispatcher*>(user_data)->channel;
   return channel.write({parts, static_cast<std::size_t>(count)});
-}
-
-bool directory_is_empty(const std::filesystem::path& directory) {
-  std::error_code error;
-  return std::filesystem::directory_iterator(directory, error) == std::filesystem::directory_iterator() &&
-         !error;
-}
-
-bool is_mount_point(const std::filesystem::path& path) {
-  struct stat self {};
-  struct stat parent {};
-  return ::lstat(path.c_str(), &self) != 0 ||  // a dead FUSE mount cannot even be looked at
-         (::lstat(path.parent_path().c_str(), &parent) == 0 && self.st_dev != parent.st_dev);
-}
-
-/// Asked of the kernel's own memory: nobody serves the mount at this moment.
-bool is_still_mounted(const std::filesystem::path& path) {
-  struct statx status {};
-  return ::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, 0,
-                 &status) == 0 &&
-         (status.stx_attributes & STATX_ATTR_MOUNT_ROOT);
-}
-
-/// Makes the directory to mount on. It was made here, or it is empty and nothing is mounted on it.
-Result<void> prepare_mount_point(const std::filesystem::path& path) {
-  if (::mkdir(path.c_str(), 0755) == 0) return {};
-  if (errno == ENOENT)
-    return fail(Code::kNotFound, "the mount root does not exist: make it or set --mount-root");
-  if (errno != EEXIST) return fail_errno(errno, "cannot make the mount point");
-  if (is_mount_point(path)) return fail(Code::kBusy, "something is mounted on the mount point already");
-  if (!directory_is_empty(path)) return fail(Code::kBusy, "the mount point is not an empty directory");
-  return {};
-}
-
-Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point) {
-  FileDescriptor device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
-  if (!device) {
-    const int error = errno;
-    Error refused =
-        Error::from_errno(error, "cannot open /dev/fuse (is the fuse module loaded? run okcvm doctor)");
-    if (error == ENOENT || error == ENODEV) refused.code = Code::kForbidden;
-    return fail(std::move(refused));
-  }
-  if (auto ready = prepare_mount_point(mount_point); !ready) return fail(ready.error());
-  const std::string options = "fd=" + std::to_string(device.get()) +
-                              ",rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other";
-  if (::mount("okcvm", mount_point.c_str(), kFileSystemType, MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
-    const int error = errno;
-    ::rmdir(mount_point.c_str());
-    return fail_errno(error, "cannot mount (root with CAP_SYS_ADMIN is needed)");
-  }
-  fault_point("mount.made");
-  return device;
 }
 
 /// The state file of a session for one purpose: "<runtime-dir>/<id>.nodes".
@@ -127,6 +74,7 @@ class MountedSession final : public SessionMount {
   void end_loop();
   void settle_after_take_over();
   void tell_everything();
+  void forget_names();
   void fetch_mapped_stores();
   ChangeSet cut_held();
   void invalidate(const std::vector<RelPath>& changed);
@@ -362,14 +310,19 @@ class MountedSession::SessionHold final : public SessionMount::Hold {
   ~SessionHold() override {
     session_.gate_.unlock();
     session_.notifier_.drain();  // only now: a notice may wait for a request that was held back
+    if (replaces_) session_.forget_names();
   }
   ChangeSet cut_changes() override { return session_.cut_held(); }
-  void will_replace(const std::vector<RelPath>& paths) override { session_.operations_.names_will_go(paths); }
+  void will_replace(const std::vector<RelPath>& paths) override {
+    replaces_ = true;
+    session_.operations_.names_will_go(paths);
+  }
   void invalidate(const std::vector<RelPath>& changed) override { session_.invalidate(changed); }
 
  private:
   MountedSession& session_;
   const SessionState::Untold untold_;
+  bool replaces_ = false;
 };
 
 std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
@@ -384,7 +337,7 @@ void MountedSession::tell_everything() {
   std::vector<RelPath> paths;
   for (const Node& node : nodes_.descendants(kRootNode, [](const Node&) { return true; })) {
     if (!rule_of(node.zone).snapshotted) continue;
-    if (!node.dead && operations_.orphans().keeps(node.id)) operations_.may_have_lost_names(node.id, {});
+    if (!node.dead && operations_.orphans().keeps(node.id)) operations_.name_may_go(node.id, {});
     // The kernel may still reach it by its name, which nobody knows any more: see below.
     if (node.dead) {
       nodes_.drop_last_status(node.id);
@@ -421,14 +374,23 @@ void MountedSession::tell_everything() {
     if (!listed) continue;  // it is gone: its own name is among the paths
   }
   hold()->invalidate(paths);
+  forget_names();
   state_.set_all_told();
+}
+
+/// Once the kernel was told: were they forgotten before, none could tell it after a death in between.
+void MountedSession::forget_names() {
+  {
+    const Gate::Closing closing(gate_);
+    operations_.names_went();
+  }
+  notifier_.drain();
 }
 
 /// Called under a hold. The notices are told when it ends, before its destructor returns.
 void MountedSession::invalidate(const std::vector<RelPath>& changed) {
   nodes_.distrust_all();
   operations_.directories().drop_all();
-  operations_.names_went();
   for (const auto& path : changed) files_.tell_kernel(path);
 }
 

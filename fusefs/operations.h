@@ -146,12 +146,12 @@ class Operations {
   void drop_texts(const std::vector<NodeId>& links);
   void let_go(Nameless inode);
   Result<struct stat> status_at(NodeId parent, const char* name);
-  /// Names are about to go by another way than these operations, while requests are held back, until
-  /// names_went(): then they are gone, or stay after all.
+  /// Names are about to go by another way than these operations. Until names_went(), when the kernel was
+  /// told, their nodes keep them; then they are gone, or stay after all. All while requests are held back.
   void names_will_go(const std::vector<RelPath>& paths);
   void names_went();
-  /// The same of one node, with the status that it had.
-  void may_have_lost_names(NodeId id, const struct stat& status);
+  /// The same of one node, with the status that it has.
+  void name_may_go(NodeId id, const struct stat& status) { going_.emplace_back(id, status); }
   /// Puts a finished file, made by the control socket elsewhere in the same file system, under a name.
   Result<void> put(int from_directory, const char* from_name, NodeId parent, const char* name,
                    unsigned flags);
@@ -259,6 +259,7 @@ class Operations {
                   const struct stat& status) const;
   /// To be called before a name goes that may be the last one of what `held` is open on.
   void before_removal(const Directory& directory, const struct stat& status, int held);
+  void may_have_lost_names(NodeId id, const struct stat& status);
   void name_is_given(const Node& node, const Directory& directory, const char* name);
   Nameless name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                         FileDescriptor held);

@@ -281,7 +281,7 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
     if (!directory || ::fstatat(directory->get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
     const auto id = nodes_.id_of({kWorkspaceVolume, status.st_ino});
     if (!id) continue;
-    going_.emplace_back(*id, status);
+    name_may_go(*id, status);
     const OpenState state = nodes_.open_state(*id);
     if (!S_ISREG(status.st_mode) || !state.opens || state.backing_id) continue;
     const FileDescriptor held(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));

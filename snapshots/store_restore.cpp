@@ -93,9 +93,13 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   auto base = keep_base(taken->commit, target, **wanted, *plan, swap);
   if (!base) return fail(base.error());
   journal.base = *base;
-  if (auto written = journal.write(*repository_); !written) return fail(written.error());
-
+  // Before the journal, with which a start goes on where nobody can be asked who has what open.
   if (hooks.will_replace) hooks.will_replace(plan->leaving());
+  if (auto written = journal.write(*repository_); !written) {
+    if (hooks.invalidate) hooks.invalidate({});
+    return fail(written.error());
+  }
+
   auto done = swap.apply();
   if (done) {
     done = name_restored(journal, *disk);

@@ -1,0 +1,71 @@
+#include "fusefs/mount_point.h"
+
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+#include <system_error>
+
+#include "fusefs/stale_mounts.h"
+#include "policy/fault.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+bool directory_is_empty(const std::filesystem::path& directory) {
+  std::error_code error;
+  return std::filesystem::directory_iterator(directory, error) == std::filesystem::directory_iterator() &&
+         !error;
+}
+
+bool is_mount_point(const std::filesystem::path& path) {
+  struct stat self {};
+  struct stat parent {};
+  return ::lstat(path.c_str(), &self) != 0 ||  // a dead FUSE mount cannot even be looked at
+         (::lstat(path.parent_path().c_str(), &parent) == 0 && self.st_dev != parent.st_dev);
+}
+
+/// Makes the directory to mount on. It was made here, or it is empty and nothing is mounted on it.
+Result<void> prepare_mount_point(const std::filesystem::path& path) {
+  if (::mkdir(path.c_str(), 0755) == 0) return {};
+  if (errno == ENOENT)
+    return fail(Code::kNotFound, "the mount root does not exist: make it or set --mount-root");
+  if (errno != EEXIST) return fail_errno(errno, "cannot make the mount point");
+  if (is_mount_point(path)) return fail(Code::kBusy, "something is mounted on the mount point already");
+  if (!directory_is_empty(path)) return fail(Code::kBusy, "the mount point is not an empty directory");
+  return {};
+}
+
+}  // namespace
+
+bool is_still_mounted(const std::filesystem::path& path) {
+  struct statx status {};
+  return ::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, 0,
+                 &status) == 0 &&
+         (status.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+}
+
+Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point) {
+  FileDescriptor device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+  if (!device) {
+    const int error = errno;
+    Error refused =
+        Error::from_errno(error, "cannot open /dev/fuse (is the fuse module loaded? run okcvm doctor)");
+    if (error == ENOENT || error == ENODEV) refused.code = Code::kForbidden;
+    return fail(std::move(refused));
+  }
+  if (auto ready = prepare_mount_point(mount_point); !ready) return fail(ready.error());
+  const std::string options = "fd=" + std::to_string(device.get()) +
+                              ",rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other";
+  if (::mount("okcvm", mount_point.c_str(), kFileSystemType, MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
+    const int error = errno;
+    ::rmdir(mount_point.c_str());
+    return fail_errno(error, "cannot mount (root with CAP_SYS_ADMIN is needed)");
+  }
+  fault_point("mount.made");
+  return device;
+}
+
+}  // namespace okcvm::fusefs
