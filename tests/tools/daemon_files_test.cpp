@@ -111,6 +111,13 @@ TEST_F(DaemonFiles, AreNotOverwrittenUnseen) {
   EXPECT_EQ(get("outputs/f").body, "two two");
   EXPECT_EQ(put("outputs/g", "new", {{"If-Match", "*"}}).status, 412);
   EXPECT_EQ(get("outputs").json()["entries"].size(), 1u);
+  const auto remove = [&](const std::string& tag) {
+    return ask("DELETE", "/v1/sessions/s1/files/outputs/f", {}, {{"If-Match", tag}}).status;
+  };
+  EXPECT_EQ(remove(first), 412);
+  EXPECT_EQ(get("outputs/f").body, "two two");
+  EXPECT_EQ(remove(second.json()["etag"]), 200);
+  EXPECT_EQ(remove(first), 404);
 }
 
 TEST_F(DaemonFiles, AreThereWhileTheyAreReplaced) {

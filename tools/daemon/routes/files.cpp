@@ -181,8 +181,12 @@ Result<Response> delete_file(Exchange& exchange) {
   if (!pass) return fail(pass.error());
   auto mount = exchange.session->need_mount();
   if (!mount) return fail(mount.error());
-  if (auto removed = (*mount)->files().remove(exchange.request.peer.caller(), *path, recursive); !removed)
-    return fail(removed.error());
+  auto& files = (*mount)->files();
+  const auto caller = exchange.request.peer.caller();
+  if (const auto info = files.stat(caller, *path, false))
+    if (auto met = condition_of(exchange.request, std::make_shared<bool>())(&*info); !met)
+      return fail(met.error());
+  if (auto removed = files.remove(caller, *path, recursive); !removed) return fail(removed.error());
   return json_response({{"path", path->text()}, {"deleted", true}});
 }
 
