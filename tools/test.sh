@@ -17,7 +17,8 @@ for option in "$@"; do
   esac
 done
 need_root
-install_packages "${build_packages[@]}" attr bubblewrap curl git gcc libc6-dev make procps python3 sqlite3 strace tar
+install_packages "${build_packages[@]}" attr btrfs-progs bubblewrap curl fish gcc git groff libc6-dev make procps python3 \
+  sqlite3 strace tar xfsprogs
 [ -c /dev/fuse ] || modprobe fuse 2>/dev/null || echo "there is no /dev/fuse: tests that mount will be skipped"
 
 # Counts cases: of a GoogleTest program by its own summary in ctest's log ($2), of any other test as one, by ctest's
