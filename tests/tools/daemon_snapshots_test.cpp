@@ -77,6 +77,22 @@ TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {
   EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), 2u);
 }
 
+TEST_F(DaemonSnapshots, OfAnUnmountedSessionAreNotTakenForWhatIsThereNow) {
+  write(file(), "one");
+  const auto id = post("snapshots").json()["id"].get<std::string>();
+  write(file(), "two");
+  ASSERT_EQ(post("unmount").status, 200);
+  const auto refused = post("fork", {{"id", "copy"}});
+  EXPECT_EQ(refused.code(), "busy") << refused.body;
+  EXPECT_THAT(refused.body, ::testing::HasSubstr("mount it first"));
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy").status, 404);
+  ASSERT_EQ(post("fork", {{"id", "old"}, {"snapshot", id}}).status, 201);
+  EXPECT_EQ(read(mount("old") / "outputs/f"), "one") << "which was asked for by name";
+  ASSERT_EQ(post("mount").status, 200);
+  ASSERT_EQ(post("fork", {{"id", "copy"}}).status, 201);
+  EXPECT_EQ(read(mount("copy") / "outputs/f"), "two");
+}
+
 TEST_F(DaemonSnapshots, StandBesideCheckpoints) {
   write(file(), "turn 1");
   const auto first = post("checkpoints", {{"id", "t1"}, {"data", {{"turn", 1}}}, {"snapshot", true}});

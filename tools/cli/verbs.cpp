@@ -285,7 +285,7 @@ std::vector<Verb> snapshot_verbs() {
       {"fork",
        group,
        "Make a new session out of a snapshot; prints its mount point",
-       "Without SNAP, out of what is there now.",
+       "Without SNAP, out of what is there now; then the session must be mounted.",
        {kId, {"SNAP", Kind::kSnapshot, true}},
        {{"id", 0, "ID", "The new session's name; by default eight random hex digits."}},
        "POST /v1/sessions/{id}/fork",

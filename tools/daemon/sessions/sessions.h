@@ -159,6 +159,7 @@ class Sessions final {
     SessionPointer session;
     snapshots::SnapshotId snapshot;
   };
+  /// An empty snapshot means what is there now, of which one is taken first: `busy` of an unmounted session.
   Result<Forked> fork(const Peer& peer, Session& source, const std::string& snapshot,
                       const std::optional<std::string>& id,
                       std::optional<std::map<std::string, std::string>> labels,

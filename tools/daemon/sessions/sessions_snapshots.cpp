@@ -119,7 +119,7 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
   auto store = store_of(source);
   if (!store) return fail(store.error());
   auto from = snapshot;
-  if (from.empty() && source.mount()) {
+  if (from.empty()) {
     auto taken = take_snapshot(source, {}, progress);
     if (!taken) return fail(taken.error());
     from = taken->snapshot.id.text();
