@@ -236,6 +236,16 @@ TEST_F(DaemonSessions, LoadAndUnloadSkills) {
   EXPECT_FALSE(std::filesystem::exists(mount("s1") / "skills/pdf"));
 }
 
+TEST_F(DaemonSessions, AreShownNoHiddenFolderOfTheSkillRegistry) {
+  add_skill(".git", "the registry is a clone");
+  start();
+  EXPECT_TRUE(ask("GET", "/v1/skills").json()["skills"].empty());
+  EXPECT_EQ(ask("POST", "/v1/sessions", R"({"id":"s1","skills":[".git"]})").code(), "not_found");
+  create({{"id", "s1"}});
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/skills", R"({"name":".git"})").code(), "not_found");
+  EXPECT_FALSE(std::filesystem::exists(mount("s1") / "skills/.git"));
+}
+
 TEST_F(DaemonSessions, BindWorkdirs) {
   const auto projects = root_ / "projects";
   std::filesystem::create_directories(projects / "a");

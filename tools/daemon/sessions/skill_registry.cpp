@@ -41,6 +41,11 @@ std::optional<std::string> description_of(int skill) {
                   : std::nullopt;
 }
 
+/// A registry may be a clone, and its `.git` is nobody's to see.
+bool is_hidden(const std::string& name) {
+  return name.front() == '.';
+}
+
 FileDescriptor open_directory(const std::filesystem::path& path) {
   return FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
@@ -54,7 +59,7 @@ std::vector<SkillInfo> SkillRegistry::list() const {
     for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
          entry.increment(error)) {
       const auto name = entry->path().filename().string();
-      if (name.front() == '.' || found.contains(name)) continue;
+      if (is_hidden(name) || found.contains(name)) continue;
       const auto skill = open_directory(entry->path());
       if (skill) found.emplace(name, SkillInfo{name, description_of(skill.get())});
     }
@@ -66,8 +71,9 @@ std::vector<SkillInfo> SkillRegistry::list() const {
 }
 
 Result<FileDescriptor> SkillRegistry::open(const Name& name) const {
-  for (const auto& folder : folders_)
-    if (auto skill = open_directory(folder / name.text()); skill) return skill;
+  if (!is_hidden(name.text()))
+    for (const auto& folder : folders_)
+      if (auto skill = open_directory(folder / name.text()); skill) return skill;
   return fail(Code::kNotFound, "no such skill: see the list of skills", "skills/" + name.text());
 }
 

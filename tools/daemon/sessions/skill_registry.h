@@ -17,7 +17,7 @@ struct SkillInfo {
 };
 
 /// The host's folders of skills, one directory each; the first folder that has a name wins. Read anew at
-/// every call, so a skill that is put there can be loaded at once. Thread-safe.
+/// every call, so a skill that is put there can be loaded at once. Hidden folders are no skills. Thread-safe.
 class SkillRegistry final {
  public:
   explicit SkillRegistry(std::vector<std::filesystem::path> folders) : folders_(std::move(folders)) {}
