@@ -60,6 +60,13 @@ TEST_F(DaemonSnapshots, RefuseWhatTheyDoNotKnow) {
   EXPECT_EQ(post("restore", {{"snapshot", id}, {"paths", "x"}}).code(), "invalid_request");
   EXPECT_EQ(post("restore").code(), "invalid_request");
   EXPECT_EQ(read(file()), "one");
+  write(file(), "two");
+  for (const bool dry_run : {true, false}) {
+    const auto nothing = post("restore", {{"snapshot", id}, {"paths", json::array()}, {"dry_run", dry_run}});
+    EXPECT_EQ(nothing.code(), "invalid_request") << "no paths are not all paths";
+    EXPECT_THAT(nothing.body, ::testing::HasSubstr("leave it out"));
+  }
+  EXPECT_EQ(read(file()), "two");
 }
 
 TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {

@@ -8,7 +8,11 @@ namespace {
 constexpr std::size_t kMaxLabel = 64 << 10;
 constexpr std::size_t kMaxPaths = 10'000;
 
-Result<std::vector<RelPath>> paths_of(const std::vector<std::string>& texts) {
+/// None given: everything is meant. An empty list most likely is what a client computed, and not that.
+Result<std::vector<RelPath>> paths_of(const std::optional<std::vector<std::string>>& given) {
+  if (given && given->empty())
+    return fail(Code::kInvalidRequest, "paths: the list is empty: leave it out to restore everything");
+  const auto texts = given.value_or(std::vector<std::string>());
   if (texts.size() > kMaxPaths) return fail(Code::kInvalidRequest, "paths: at most 10000 are taken");
   std::vector<RelPath> paths;
   for (const auto& text : texts) {
@@ -94,7 +98,7 @@ Result<Response> diff_snapshots(Exchange& exchange) {
 Result<Response> restore_snapshot(Exchange& exchange) {
   Fields fields(exchange.request);
   const auto snapshot = fields.required_text("snapshot");
-  auto paths = paths_of(fields.texts("paths").value_or(std::vector<std::string>()));
+  auto paths = paths_of(fields.texts("paths"));
   const bool dry_run = fields.flag("dry_run");
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   if (!paths) return fail(paths.error());
