@@ -120,18 +120,12 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   if (!names) return fail(names.error());
   if (auto settled = settle_in_flight(set, *tree, found.in_flight); !settled) return fail(settled.error());
 
-  std::optional<Commit> newest;
-  if (is_newest) newest = from->commit;
-  if (!is_newest && from->newest && same_is_enough) {
-    auto read = read_commit(*repository_, *from->newest);
-    if (!read) return fail(read.error());
-    newest = std::move(*read);
-  }
+  // After a restore the same as the newest is new all the same: what is retired is counted from the restore.
   Commit commit;
-  const bool unchanged = same_is_enough && newest && newest->names == *names;
+  const bool unchanged = same_is_enough && is_newest && from->commit->names == *names;
   if (unchanged) {
-    commit = *newest;
-    if (set.rescan) index_->commit(from->commit->oid, true);
+    commit = *from->commit;
+    if (set.rescan) index_->commit(commit.oid, true);
   } else {
     const Totals& totals = tree->totals();
     commit.parent = from->newest;
