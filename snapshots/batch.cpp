@@ -9,6 +9,7 @@
 #include "policy/fault.h"
 #include "policy/trees.h"
 #include "snapshots/compressor.h"
+#include "snapshots/disk.h"
 #include "snapshots/io.h"
 
 namespace okcvm::snapshots {
@@ -20,6 +21,11 @@ constexpr const char* kDraft = "new";  // of the pack, in the waiting room
 
 FileDescriptor open_folder(int directory, const std::string& name) {
   return FileDescriptor(::openat(directory, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+}
+
+FileDescriptor open_waiting_room(const Repository& repository) {
+  ::mkdirat(repository.own_folder(), kIncoming, 0700);  // fails where it is, as it should be
+  return open_folder(repository.own_folder(), kIncoming);
 }
 
 std::string pack_file(const Oid& pack, const char* ending) {
@@ -35,9 +41,7 @@ std::string loose_file(const Oid& oid) {
 }  // namespace
 
 Batch::Batch(Repository& repository, bool is_first)
-    : repository_(&repository),
-      incoming_(open_folder(repository.own_folder(), kIncoming)),
-      has_objects_(!is_first) {
+    : repository_(&repository), incoming_(open_waiting_room(repository)), has_objects_(!is_first) {
   compressor_ = std::make_unique<Compressor>(incoming_.get(), kDraft);
 }
 
@@ -45,10 +49,17 @@ Batch::Batch() = default;
 
 Batch::~Batch() {
   compressor_.reset();
-  if (!dirty_) return;
-  incoming_.reset();
-  if (remove_tree(repository_->own_folder(), kIncoming))
-    ::mkdirat(repository_->own_folder(), kIncoming, 0700);
+  if (dirty_) static_cast<void>(clear_waiting_room(*repository_));
+}
+
+Result<void> Batch::clear_waiting_room(const Repository& repository) {
+  const auto folder = open_waiting_room(repository);
+  if (!folder) return fail_errno(errno, kWhat);
+  const auto rows = rows_in(folder.get());
+  if (!rows) return fail(rows.error());
+  for (const auto& row : *rows)
+    if (auto removed = remove_tree(folder.get(), row.name.c_str()); !removed) return removed;
+  return {};
 }
 
 Result<Oid> Batch::add(ObjectKind kind, std::string bytes) {

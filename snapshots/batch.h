@@ -45,9 +45,11 @@ class Batch final {
   Result<void> publish(const Oid& commit);
   /// The ref was moved.
   static void drop_intent(Repository& repository);
-  /// After a crash: completes or removes what publish() brought in, and clears the waiting room. Answers
-  /// whether the last snapshot may not have been told to its change source.
+  /// After a crash: completes or removes what publish() brought in. Answers whether the last snapshot may not
+  /// have been told to its change source.
   static Result<bool> recover(Repository& repository);
+  /// Removes what was not brought in. The folder itself stays: on a full disk it could not be made again.
+  static Result<void> clear_waiting_room(const Repository& repository);
 
  private:
   Result<void> bring_in(const Oid& pack);

@@ -1,7 +1,5 @@
 // What a start does after a crash.
 
-#include <sys/stat.h>
-
 #include <filesystem>
 #include <set>
 #include <system_error>
@@ -52,9 +50,7 @@ Result<void> GitStore::recover() {
   auto held = lock_repository();
   if (!held) return fail(held.error());
   remove_drafts(config_.repository);
-  if (auto cleared = remove_tree(repository_->own_folder(), kIncoming); !cleared) return cleared;
-  if (::mkdirat(repository_->own_folder(), kIncoming, 0700) != 0 && errno != EEXIST)
-    return fail_errno(errno, "the snapshot repository cannot be written");
+  if (auto cleared = Batch::clear_waiting_room(*repository_); !cleared) return cleared;
   clean_up_merge(*repository_);
 
   auto journal = Journal::read(*repository_);
