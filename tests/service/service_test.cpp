@@ -160,6 +160,19 @@ TEST_F(DaemonAsService, FeedsTheWatchdogTwiceAsOftenAsItBites) {
   EXPECT_LE(gaps[gaps.size() / 2], std::chrono::milliseconds(600));
 }
 
+TEST_F(DaemonAsService, HasAsLongToFinishItsWorkAtAHangupAsAtAStop) {
+  ASSERT_THAT(read(OKCVMD_UNIT), HasSubstr("\nTimeoutStopSec=2min\n"));
+  const auto as_at_a_stop = that_says("WATCHDOG_USEC", "120000000");
+  start({"WATCHDOG_USEC=30000000"});
+  EXPECT_EQ(stop(SIGHUP), 0);
+  EXPECT_TRUE(manager().heard(as_at_a_stop)) << "it is running still for the manager, and fed no more";
+  start({"WATCHDOG_USEC=30000000"});
+  EXPECT_EQ(stop(SIGTERM), 0);
+  start();
+  EXPECT_EQ(stop(SIGHUP), 0);
+  EXPECT_THAT(manager().all_heard(as_at_a_stop), IsEmpty()) << "nobody watches";
+}
+
 TEST_F(DaemonAsService, FeedsNobodyElsesWatchdog) {
   start({"WATCHDOG_USEC=1000", "WATCHDOG_PID=1"});
   create("s1");

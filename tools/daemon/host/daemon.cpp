@@ -26,6 +26,7 @@ using boost::system::error_code;
 constexpr std::chrono::seconds kSaveUsesEvery{60};
 constexpr std::chrono::hours kCleanEvery{24};
 constexpr std::chrono::seconds kPatienceAtStop{10};
+constexpr std::chrono::minutes kLongestEnd{2};  // TimeoutStopSec of the unit
 
 SessionsConfig sessions_config(const Options& options) {
   return {options.state_dir,
@@ -165,7 +166,10 @@ class Running {
       leave_mounts_ =
           manager_.is_there() && (signal == SIGHUP || (signal == SIGTERM && manager_.is_restarting()));
       log_info("signal {}: stopping{}", signal, leave_mounts_ ? ", the mounts stay" : "");
-      if (!leave_mounts_) manager_.stopping();
+      if (!leave_mounts_)
+        manager_.stopping();
+      else if (manager_.watch_interval())
+        manager_.end_within(kLongestEnd);  // for the manager it runs still; the work in hand takes its time
       for (auto* timer : {&watch_, &save_, &clean_}) timer->cancel();
       server_.stop(kPatienceAtStop, [this] { io_.stop(); });
     });

@@ -112,6 +112,9 @@ std::optional<std::chrono::milliseconds> ServiceManager::watch_interval() const 
 void ServiceManager::keep_watch() const {
   ::sd_notify(0, "WATCHDOG=1");
 }
+void ServiceManager::end_within(std::chrono::microseconds most) const {
+  ::sd_notify(0, ("WATCHDOG_USEC=" + std::to_string(most.count())).c_str());
+}
 
 void ServiceManager::keep_control(int socket) const {
   if (is_there()) keep(kControlName, socket);

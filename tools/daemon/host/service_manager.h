@@ -39,6 +39,8 @@ class ServiceManager final {
   /// How often keep_watch() has to be called; none if nobody watches.
   std::optional<std::chrono::milliseconds> watch_interval() const;
   void keep_watch() const;
+  /// In place of more keep_watch(), when this process is about to end.
+  void end_within(std::chrono::microseconds most) const;
 
   void keep_control(int socket) const;
   void forget_control() const;
