@@ -280,6 +280,35 @@ TEST_F(DaemonSessions, BindWorkdirs) {
   EXPECT_EQ(create({{"id", "s2"}, {"device_id", "d"}})["workdir"], nullptr);
 }
 
+TEST_F(DaemonSessions, BindTheirWorkdirAgainOnceItIsThereAgain) {
+  const auto workdir = root_ / "projects/w", away = root_ / "projects/away";
+  std::filesystem::create_directories(workdir);
+  write(workdir / "f", "here");
+  start({"--keeper", "--workdir-allow-root", root_ / "projects"});
+  create({{"id", "s1"}, {"workdir", workdir}});
+  const auto mount_again = [&] {
+    EXPECT_EQ(ask("POST", "/v1/sessions/s1/unmount").status, 200);
+    EXPECT_EQ(ask("POST", "/v1/sessions/s1/mount").status, 200);
+  };
+  const auto replace_daemon = [&] { kill_daemon(); };
+  for (const auto& begin_anew : std::vector<std::function<void()>>{mount_again, replace_daemon}) {
+    std::filesystem::rename(workdir, away);
+    begin_anew();
+    const auto without = ask("POST", "/v1/sessions/s1/labels", R"({"labels":{"a":"b"}})").json();
+    EXPECT_EQ(without["workdir"], nullptr);
+    EXPECT_EQ(without["workdir_policy"], "managed");
+    EXPECT_EQ(without["cwd"], (mount("s1") / "outputs").string());
+    EXPECT_EQ(without["workdir_fallback"]["requested"], workdir.string());
+    std::filesystem::rename(away, workdir);
+    begin_anew();
+    const auto with = ask("GET", "/v1/sessions/s1").json();
+    EXPECT_EQ(with["workdir"], workdir.string());
+    EXPECT_EQ(with["workdir_policy"], "existing");
+    EXPECT_EQ(with["workdir_fallback"], nullptr);
+    EXPECT_EQ(read(mount("s1") / "workdir/f"), "here");
+  }
+}
+
 TEST_F(DaemonSessions, BindRepositoriesByTheirRemote) {
   const auto repository = root_ / "projects/r";
   std::filesystem::create_directories(repository.parent_path());

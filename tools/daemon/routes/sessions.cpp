@@ -178,7 +178,7 @@ Result<Response> switch_workdir(Exchange& exchange) {
   const auto request = read_workdir(fields);
   const bool force = fields.flag("force", true);
   if (auto ended = fields.end(); !ended) return fail(ended.error());
-  const auto previous = exchange.session->record().workdir;
+  const auto previous = exchange.session->record_as_mounted().workdir;
   const bool was_mounted = exchange.session->mount() != nullptr;
   if (auto switched = exchange.service.sessions.switch_workdir(*exchange.session, request, force); !switched)
     return fail(switched.error());

@@ -46,7 +46,7 @@ Response json_response(const Json& value, int status) {
 }
 
 Json view_of_session(const Sessions& sessions, const Session& session, bool counters) {
-  const auto record = session.record();
+  const auto record = session.record_as_mounted();
   const auto mount = session.mount();
   const auto statistics = mount ? mount->statistics() : fusefs::MountStatistics();
   const auto point = sessions.mount_point_of(record.id).string();

@@ -83,6 +83,15 @@ SessionRecord Session::record() const {
   const MutexLock lock(mutex_);
   return record_;
 }
+SessionRecord Session::record_as_mounted() const {
+  const MutexLock lock(mutex_);
+  auto record = record_;
+  if (!unbound_workdir_) return record;
+  record.workdir.reset();
+  record.workdir_policy = WorkdirPolicy::kManaged;
+  record.workdir_fallback = unbound_workdir_;
+  return record;
+}
 void Session::set_record(SessionRecord record) {
   const MutexLock lock(mutex_);
   record_ = std::move(record);
@@ -96,9 +105,10 @@ std::shared_ptr<fusefs::SessionMount> Session::mount() const {
   auto mount = mount_object();
   return mount && mount->is_mounted() ? mount : nullptr;
 }
-void Session::set_mount(std::shared_ptr<fusefs::SessionMount> mount) {
+void Session::set_mount(std::shared_ptr<fusefs::SessionMount> mount, std::optional<WorkdirFallback> unbound) {
   std::shared_ptr<fusefs::SessionMount> old;  // ends after the lock: unmounting takes time
   const MutexLock lock(mutex_);
+  unbound_workdir_ = std::move(unbound);
   old = std::exchange(mount_, std::move(mount));
 }
 Result<std::shared_ptr<fusefs::SessionMount>> Session::need_mount() const {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "policy/error.h"
@@ -66,13 +67,18 @@ class Session final {
   SessionGate& gate() { return gate_; }
 
   SessionRecord record() const EXCLUDES(mutex_);
+  /// The record as its mount shows it: without a workdir that could not be bound this time, and with the
+  /// reason.
+  SessionRecord record_as_mounted() const EXCLUDES(mutex_);
   void set_record(SessionRecord record) EXCLUDES(mutex_);
 
   /// The mount, if the kernel still has it. Valid as long as it is held, though unmounted meanwhile perhaps.
   std::shared_ptr<fusefs::SessionMount> mount() const EXCLUDES(mutex_);
   /// The mount object though its mount may be gone.
   std::shared_ptr<fusefs::SessionMount> mount_object() const EXCLUDES(mutex_);
-  void set_mount(std::shared_ptr<fusefs::SessionMount> mount) EXCLUDES(mutex_);
+  /// `unbound`: the record's workdir, if this mount has to do without it.
+  void set_mount(std::shared_ptr<fusefs::SessionMount> mount, std::optional<WorkdirFallback> unbound = {})
+      EXCLUDES(mutex_);
   /// mount(), or `busy`: mount it first.
   Result<std::shared_ptr<fusefs::SessionMount>> need_mount() const;
 
@@ -98,6 +104,7 @@ class Session final {
   mutable Mutex mutex_;
   SessionRecord record_ GUARDED_BY(mutex_);
   std::shared_ptr<fusefs::SessionMount> mount_ GUARDED_BY(mutex_);
+  std::optional<WorkdirFallback> unbound_workdir_ GUARDED_BY(mutex_);
   std::shared_ptr<snapshots::Store> store_ GUARDED_BY(mutex_);
   std::string store_error_ GUARDED_BY(mutex_);
 };

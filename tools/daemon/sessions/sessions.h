@@ -208,12 +208,12 @@ class Sessions final {
   void tell(const Session& session, std::string_view type, std::string_view action) const;
 
   // sessions_mount.cpp: these need the gate alone
-  Result<fusefs::MountConfig> mount_config(const Session& session, SessionRecord& record);
+  Result<fusefs::MountConfig> mount_config(const Session& session, std::optional<WorkdirFallback>& unbound);
   Result<void> attach(Session& session, FileDescriptor kept_device = {});
   void attach_again(Session& session);
   Result<void> detach(Session& session, bool force);
-  void begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount, bool was_taken_over)
-      EXCLUDES(totals_mutex_);
+  void begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount, bool was_taken_over,
+                   std::optional<WorkdirFallback> unbound) EXCLUDES(totals_mutex_);
   void end_mount(Session& session, const fusefs::SessionMount& mount) EXCLUDES(totals_mutex_);
   void open_store(Session& session);
   Result<bool> note_deletion(Session& session);

@@ -54,7 +54,10 @@ snapshots::StoreConfig Sessions::store_config(const SessionRecord& record) const
           config_.state_dir / "workspaces" / record.id.text(), record.owner_uid, record.owner_gid};
 }
 
-Result<fusefs::MountConfig> Sessions::mount_config(const Session& session, SessionRecord& record) {
+/// A workdir that cannot be bound now stays in the record: the next mount tries it again.
+Result<fusefs::MountConfig> Sessions::mount_config(const Session& session,
+                                                   std::optional<WorkdirFallback>& unbound) {
+  const auto record = session.record();
   fusefs::MountConfig config{
       .id = record.id,
       .mount_point = mount_point_of(record.id),
@@ -86,9 +89,7 @@ Result<fusefs::MountConfig> Sessions::mount_config(const Session& session, Sessi
       config.workdir = std::move(opened->directory);
     } else {
       log_warning("session {}: its workdir cannot be bound: {}", record.id.text(), opened.error().message);
-      record.workdir_fallback = WorkdirFallback{*record.workdir, opened.error().message};
-      record.workdir_policy = WorkdirPolicy::kManaged;
-      record.workdir.reset();
+      unbound = WorkdirFallback{*record.workdir, opened.error().message};
     }
   }
   config.on_denial = [this, id = record.id.text(), owner = record.owner_uid](
@@ -114,8 +115,8 @@ void Sessions::open_store(Session& session) {
 
 Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   open_store(session);
-  auto record = session.record();
-  auto config = mount_config(session, record);
+  std::optional<WorkdirFallback> unbound;
+  auto config = mount_config(session, unbound);
   if (!config) return fail(config.error());
   const bool is_taken_over = static_cast<bool>(kept_device);
   auto mount = kept_device ? backends_.take_over(std::move(*config), std::move(kept_device))
@@ -129,8 +130,7 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   fault_point("session.mounted");
   if (backends_.keep_device) backends_.keep_device(session.id(), (*mount)->device());
   fault_point("session.kept");
-  begin_mount(session, std::move(*mount), is_taken_over);
-  session.set_record(std::move(record));
+  begin_mount(session, std::move(*mount), is_taken_over, std::move(unbound));
   return {};
 }
 
@@ -140,11 +140,11 @@ void Sessions::attach_again(Session& session) {
     log_error("session {}: it could not be mounted again: {}", session.id().text(), attached.error().message);
 }
 
-void Sessions::begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount,
-                           bool was_taken_over) {
+void Sessions::begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount, bool was_taken_over,
+                           std::optional<WorkdirFallback> unbound) {
   const MutexLock lock(totals_mutex_);
   if (was_taken_over) ended_.take_off_counters(mount->statistics());
-  session.set_mount(std::move(mount));
+  session.set_mount(std::move(mount), std::move(unbound));
 }
 
 /// The mount leaves the sum of those there are in the moment in which it joins those that ended.
