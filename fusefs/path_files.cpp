@@ -289,6 +289,7 @@ Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
     operations_.let_go(*removed);
   }
   kernel_.entry(parent, name.text());
+  kernel_.inode(walk.last().id);  // who has it open, or by another name, sees that a name is gone
   walk.pop();
   return {};
 }
@@ -391,13 +392,14 @@ void PathFiles::tell_kernel(const RelPath& path) {
   auto entry = operations_.look_up(directory, name.c_str());
   // What is still the same inode keeps its name: a process may have it as its working directory. If it is
   // only ourselves who know it, the kernel may take the name for free.
-  if (known && entry && entry->id == *known) {
+  if (known && entry && entry->id == *known)
     kernel_.expire(directory, name);
-    kernel_.inode(*known);
-  } else {
+  else
     kernel_.entry(directory, name);
+  if (entry && entry->id.value) {
+    kernel_.inode(entry->id);  // it may be known by another of its names
+    operations_.forget(entry->id, 1);
   }
-  if (entry && entry->id.value) operations_.forget(entry->id, 1);
   kernel_.inode(directory);
 }
 

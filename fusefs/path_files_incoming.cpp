@@ -143,7 +143,8 @@ Result<RelPath> PathFiles::publish(Incoming& incoming) {
     auto existing = operations_.look_up(directory.id, name.c_str());
     if (!existing) return explained(existing.error(), incoming.path);
     const bool exists = existing->id.value != 0;
-    if (exists) operations_.forget(existing->id, 1);
+    Walk held(operations_);  // keeps the node until what stands there is replaced
+    if (exists) held.entries.push_back(*existing);
     if (exists && incoming.if_exists == IfExists::kReplace) {
       if (S_ISDIR(existing->attributes.st_mode))
         return fail(

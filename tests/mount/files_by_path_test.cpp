@@ -144,6 +144,44 @@ TEST_F(FilesByPath, HaveNoNameBeforeTheyAreComplete) {
   EXPECT_THAT(names_in(session().workspace()), ElementsAre("outputs"));
 }
 
+TEST_F(FilesByPath, CountUnderTheirOtherNamesWhenOneGoes) {
+  auto& files = session().files();
+  for (const char* name : {"removed", "replaced", "inside", "emptied"}) {
+    const auto kept = outputs() / (std::string("kept-") + name);
+    std::filesystem::create_directory(outputs() / "d");
+    const auto other = name == std::string("inside")    ? outputs() / "d/inside"
+                       : name == std::string("emptied") ? temp() / "emptied"
+                                                        : outputs() / name;
+    write(kept, "x");
+    ASSERT_OK(::link(kept.c_str(), other.c_str()));
+    const auto before = stat_of(kept);
+    ASSERT_EQ(before.st_nlink, 2u) << name;
+    if (name == std::string("removed")) value_of(files.remove({}, path("outputs/removed"), false));
+    if (name == std::string("inside")) value_of(files.remove({}, path("outputs/d"), true));
+    if (name == std::string("emptied")) value_of(files.empty_zone(Zone::kTemp));
+    if (name == std::string("replaced"))
+      value_of(
+          value_of(files.create({}, path("outputs/replaced"), 0644, fusefs::IfExists::kReplace))->publish());
+    EXPECT_EQ(stat_of(kept).st_nlink, 1u) << name;
+  }
+}
+
+TEST_F(FilesByPath, HaveNoNameLeftForThoseWhoHaveThemOpen) {
+  auto& files = session().files();
+  for (const char* name : {"removed", "replaced"}) {
+    write(outputs() / name, "x");
+    const auto file = open_file(outputs() / name, O_RDONLY);
+    ASSERT_EQ(stat_of(file).st_nlink, 1u) << name;
+    const std::string target = std::string("outputs/") + name;
+    if (name == std::string("removed"))
+      value_of(files.remove({}, path(target.c_str()), false));
+    else
+      value_of(value_of(files.create({}, path(target.c_str()), 0644, fusefs::IfExists::kReplace))->publish());
+    EXPECT_EQ(stat_of(file).st_nlink, 0u) << name;
+    EXPECT_EQ(read(file), "x") << name;
+  }
+}
+
 TEST_F(FilesByPath, ThatADeadDaemonLeftUnfinishedAreRemoved) {
   write(outputs() / ".incoming-1-2", "a file of the user's own");
   write(session().workspace() / ".incoming-1-2", "half");

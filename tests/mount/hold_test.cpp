@@ -182,5 +182,23 @@ TEST_F(Hold, IsTakenAndReleasedUnderLoadWithoutAFailedCall) {
   EXPECT_EQ(failures, 0);
 }
 
+TEST_F(Hold, LinksThatComeAndGoAreCountedUnderTheOtherNames) {
+  write(outputs() / "one", "x");
+  write(outputs() / "two", "x");
+  ASSERT_OK(::link((outputs() / "two").c_str(), (outputs() / "goes").c_str()));
+  EXPECT_EQ(stat_of(outputs() / "one").st_nlink, 1u);
+  EXPECT_EQ(stat_of(outputs() / "two").st_nlink, 2u);
+  {
+    const auto hold = session().driver().hold();
+    const auto changed = paths({"outputs/comes", "outputs/goes"});
+    hold->will_replace(changed);
+    ASSERT_OK(::link(backing("outputs/one").c_str(), backing("outputs/comes").c_str()));
+    ASSERT_OK(::unlink(backing("outputs/goes").c_str()));
+    hold->invalidate(changed);
+  }
+  EXPECT_EQ(stat_of(outputs() / "one").st_nlink, 2u);
+  EXPECT_EQ(stat_of(outputs() / "two").st_nlink, 1u);
+}
+
 }  // namespace
 }  // namespace okcvm::test
