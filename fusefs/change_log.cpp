@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cstring>
 #include <span>
 
@@ -81,7 +82,7 @@ Result<ChangeLog> ChangeLog::open(Config config) {
   auto region = SharedRegion::open(config.live, kHeaderSize + kMaxLog, is_new);
   if (!region) return fail(region.error());
   if (config.adopt && is_new) return fail_errno(EUCLEAN, "the change record of the session is missing");
-  if (!config.adopt) region->shrink(0);
+  if (!config.adopt) region->clear();
   if (auto ready = region->reserve(kHeaderSize); !ready) return fail(ready.error());
 
   ChangeLog log(std::move(config), std::move(*region));
@@ -140,7 +141,10 @@ void ChangeLog::record(ChangeKind kind, const RelPath& path, const RelPath& targ
   if (!config_.enabled) return;
   MutexLock lock(mutex_);
   wake();
-  append(kind, path.text(), target.text());
+  if (std::max(path.text().size(), target.text().size()) < PATH_MAX)
+    append(kind, path.text(), target.text());
+  else
+    set_reason("the path of a change has more than 4,095 bytes");
 }
 
 void ChangeLog::append(ChangeKind kind, std::string_view path, std::string_view target) {

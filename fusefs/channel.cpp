@@ -324,7 +324,8 @@ ssize_t Channel::answer_init(std::span<const iovec> parts) {
     std::memcpy(reinterpret_cast<std::byte*>(&reply) + protocol::kMaxStackDepthOffset, &stack_depth,
                 sizeof stack_depth);
     header.len = whole;
-    state_.set_protocol(offer.minor, passthrough, chosen & protocol::kHasResend);
+    // The kernel goes by the first answer, whatever another daemon would choose.
+    if (!replaying_) state_.set_protocol(offer.minor, passthrough, chosen & protocol::kHasResend);
   }
   const bool ok = header.error == 0;
   ssize_t written = static_cast<ssize_t>(total_size(parts));

@@ -414,7 +414,7 @@ void on_read(fuse_req_t request, fuse_ino_t id, std::size_t size, off_t offset, 
 }
 
 void on_write(fuse_req_t request, fuse_ino_t id, const char* data, std::size_t size, off_t offset,
-              fuse_file_info*) {
+              fuse_file_info* file) {
   answer(
       request,
       [=] {
@@ -422,7 +422,7 @@ void on_write(fuse_req_t request, fuse_ino_t id, const char* data, std::size_t s
         who.kill_privileges =
             Channel::current().body<fuse_write_in>().write_flags & protocol::kWriteKillSuidgid;
         return dispatcher_of(request).operations.write(
-            who, node(id), {reinterpret_cast<const std::byte*>(data), size}, offset);
+            who, node(id), {reinterpret_cast<const std::byte*>(data), size}, offset, file->flags);
       },
       [=](std::size_t written) { fuse_reply_write(request, written); });
 }

@@ -218,8 +218,10 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
                                                              std::move(*workspace), std::move(*nodes),
                                                              std::move(*changes), std::move(*state), adopt));
   if (auto running = session->run(); !running) return fail(running.error());
-  // The metadata may have changed just before the former daemon died, or since.
-  if (adopt) session->notifier_.inode_now(kMetadataNode);
+  // The metadata, the skills and the workdir may be others than those of the former daemon.
+  if (adopt)
+    for (const NodeId id : {kMetadataNode, node_of(Zone::kSkills), kRootNode})
+      session->notifier_.inode_now(id);
   if (adopt && session->state_.has_untold()) session->tell_everything();
   return session;
 }

@@ -48,7 +48,7 @@ Result<NodeTable> NodeTable::open(const std::filesystem::path& path, bool adopt)
   auto region = SharedRegion::open(path, kHeaderSize + std::size_t{kMaxNodes} * sizeof(NodeRecord), is_new);
   if (!region) return fail(region.error());
   if (adopt && is_new) return fail_errno(EUCLEAN, "the run-time state of the session is missing");
-  if (!adopt && !is_new) region->shrink(0);
+  if (!adopt && !is_new) region->clear();
   if (auto ready = region->reserve(kHeaderSize + kFirstFreeSlot * sizeof(NodeRecord)); !ready)
     return fail(ready.error());
 

@@ -8,7 +8,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "fusefs/access_order.h"
@@ -19,6 +18,7 @@
 #include "fusefs/listings.h"
 #include "fusefs/node_table.h"
 #include "fusefs/orphans.h"
+#include "fusefs/removed_inodes.h"
 #include "fusefs/session_state.h"
 #include "fusefs/types.h"
 #include "fusefs/workspace.h"
@@ -183,7 +183,9 @@ class Operations {
                                                    int flags);
   void release(FileId file);
   Result<std::size_t> read(const Request& request, NodeId id, std::span<std::byte> into, off_t offset);
-  Result<std::size_t> write(const Request& request, NodeId id, std::span<const std::byte> from, off_t offset);
+  /// `flags`: those that the file was opened with.
+  Result<std::size_t> write(const Request& request, NodeId id, std::span<const std::byte> from, off_t offset,
+                            int flags);
   Result<void> sync(NodeId id, bool data_only);
   Result<void> allocate(const Request& request, NodeId id, int mode, off_t offset, off_t length);
   /// `whence`: SEEK_DATA or SEEK_HOLE.
@@ -239,6 +241,9 @@ class Operations {
   void record_entry(const Directory& directory, const char* name, ChangeKind kind = ChangeKind::kEntry);
   /// As record_entry, for a caller that keeps names from moving.
   void note_entry(const Directory& directory, const char* name, ChangeKind kind);
+  /// The same, even in a directory that will be read whole.
+  void note_covered_entry(const Directory& directory, const char* name, ChangeKind kind);
+  void note_move(const Directory& from, const char* name, const Directory& to, const char* new_name);
   void record_rename(const Directory& from, const char* name, const Directory& to, const char* new_name,
                      const struct stat& source, unsigned flags);
   /// To be noted once it is made: what was made, its inode number with this bit. Before that, the time is
@@ -325,9 +330,7 @@ class Operations {
   // Passed while a change is noted under its path, or an inode where it was found; closed while names move:
   // what is noted after a rename was noted must be named as it is after that.
   Gate moves_;
-  Mutex removed_mutex_;
-  // Inodes that lost their last name, held (O_PATH) until the kernel forgets them.
-  std::unordered_map<std::uint64_t, FileDescriptor> removed_ GUARDED_BY(removed_mutex_);
+  RemovedInodes removed_;
   std::vector<std::pair<NodeId, struct stat>> going_;  // named by names_will_go()
   Mutex metadata_mutex_;
   std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);

@@ -107,12 +107,7 @@ void Operations::set_metadata(std::string metadata) {
 
 Result<FileDescriptor> Operations::open_inode(const Node& node, int flags) {
   if (!node.dead) return workspace_.open(node, flags);
-  FileDescriptor held;
-  {
-    MutexLock lock(removed_mutex_);
-    const auto found = removed_.find(node.id.value);
-    if (found != removed_.end()) held = FileDescriptor(::fcntl(found->second.get(), F_DUPFD_CLOEXEC, 0));
-  }
+  FileDescriptor held = removed_.again(node.id);
   if (!held) return workspace_.open(node, flags);  // removed before this daemon took over
   if (flags & O_PATH) return held;
   FileDescriptor file(::open(ProcPath(held.get()).text, (flags & ~O_NOFOLLOW) | O_CLOEXEC));

@@ -20,6 +20,12 @@ std::uint64_t inode_at(const Directory& directory, const char* name) {
   return directory.look_at(name, status) == 0 ? status.st_ino : 0;
 }
 
+/// Whether a name that could not be held stands for nothing that a rename would replace. What the host
+/// mounted in a workdir (EXDEV) the kernel refuses to replace.
+bool is_free_to_take(int errno_value) {
+  return errno_value == ENOENT || errno_value == EXDEV;
+}
+
 }  // namespace
 
 Unexpected Operations::deny(std::string_view operation, NodeId parent, const char* name, int errno_value) {
@@ -157,6 +163,9 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
   if (!place) return fail(place.error());
   record(*node, ChangeKind::kContent);  // from now on it may be written under a name that is not watched
   record_entry(**place, name);
+  // Nobody finds a file that had no name by its new one before its node has that.
+  std::optional<Gate::Closing> alone;
+  if (node->dead) alone.emplace(moves_);
   if (with_faults("backing.link", [&] {
         return ::linkat(source->get(), "", (*place)->file.get(), name, AT_EMPTY_PATH);
       }) != 0) {
@@ -166,6 +175,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
   }
   attributes_changed(parent);
   if (node->dead && S_ISREG(node->type)) name_is_given(*node, **place, name);
+  alone.reset();
   return look_up_in(**place, name);
 }
 
@@ -222,19 +232,13 @@ Operations::Nameless Operations::name_is_gone(const Directory& directory, const 
   if (held) nodes_.note_last_status(*id, status);
   directories_.drop(*id);
   listings_.drop(*id);
-  MutexLock lock(removed_mutex_);
-  removed_[id->value] = std::move(held);
+  removed_.hold(*id, std::move(held));
   return id;
 }
 
 void Operations::not_held(NodeId id) {
   orphans_.drop(id);
-  FileDescriptor last;  // closed after the lock is released: it may take long to free what it held
-  MutexLock lock(removed_mutex_);
-  if (const auto found = removed_.find(id.value); found != removed_.end()) {
-    last = std::move(found->second);
-    removed_.erase(found);
-  }
+  removed_.let_go(id);
 }
 
 void Operations::make_room(NodeId id, VolumeId volume_id) {
@@ -296,6 +300,7 @@ void Operations::names_went() {
 void Operations::may_have_lost_names(NodeId id, const struct stat& status) {
   const auto node = nodes_.find(id);
   if (!node || node->dead) return;
+  kernel_.inode(id);
   const auto held = open_inode(*node, O_PATH | O_NOFOLLOW);
   struct stat now {};
   if (held && ::fstat(held->get(), &now) == 0 && now.st_nlink > (orphans_.keeps(id) ? 1 : 0))
@@ -303,7 +308,6 @@ void Operations::may_have_lost_names(NodeId id, const struct stat& status) {
   nodes_.unlinked(node->key, node->parent, node->name, true);
   nodes_.note_last_status(id, status);
   directories_.drop(id);
-  kernel_.inode(id);
 }
 
 Result<Operations::Nameless> Operations::unlink(const Request& request, NodeId parent, const char* name) {
@@ -386,8 +390,10 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   auto place = place_for_change(parent, name, "write");
   if (!place) return fail(place.error());
   struct stat target {};
-  FileDescriptor replaced = (*place)->hold(name);
-  const bool replaces = replaced && !(flags & RENAME_NOREPLACE) && ::fstat(replaced.get(), &target) == 0;
+  const bool may_replace = !(flags & RENAME_NOREPLACE);
+  FileDescriptor replaced = may_replace ? (*place)->hold(name) : FileDescriptor();
+  if (may_replace && !replaced && !is_free_to_take(errno)) return fail_errno(errno);
+  const bool replaces = replaced && ::fstat(replaced.get(), &target) == 0;
   record_entry(**place, name);
   if (replaces) before_removal(**place, target, replaced.get());
   if (with_faults("backing.put", [&] {
@@ -395,7 +401,9 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
       }) != 0)
     return fail_errno(errno);
   attributes_changed(parent);
-  if (replaces) let_go(name_is_gone(**place, name, target, std::move(replaced)));
+  if (!replaces) return {};
+  if (const auto id = nodes_.id_of({(*place)->volume, target.st_ino})) kernel_.inode(*id);
+  let_go(name_is_gone(**place, name, target, std::move(replaced)));
   return {};
 }
 
@@ -404,11 +412,13 @@ Result<Operations::Renamed> Operations::move(const Request& request, const Direc
                                              const char* new_name, unsigned flags) {
   struct stat target {};
   FileDescriptor replaced = to.hold(new_name);
+  if (!replaced && !is_free_to_take(errno)) return fail_errno(errno);
   const bool has_target = replaced && ::fstat(replaced.get(), &target) == 0;
   if (!was_judged(request, from, name, source) || (has_target && !was_judged(request, to, new_name, target)))
     return fail_errno(ESTALE);
   const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;
-  if (has_target && !same_file && !(flags & RENAME_EXCHANGE)) before_removal(to, target, replaced.get());
+  const bool replaces = has_target && !same_file && !(flags & (RENAME_EXCHANGE | RENAME_NOREPLACE));
+  if (replaces) before_removal(to, target, replaced.get());
   if (!same_file) record_rename(from, name, to, new_name, source, flags);
   if (with_faults("backing.rename",
                   [&] { return ::renameat2(from.file.get(), name, to.file.get(), new_name, flags); }) != 0)
@@ -420,7 +430,7 @@ Result<Operations::Renamed> Operations::move(const Request& request, const Direc
   }
 
   const bool exchange = flags & RENAME_EXCHANGE;
-  if (has_target && !exchange) renamed.replaced = name_is_gone(to, new_name, target, std::move(replaced));
+  if (replaces) renamed.replaced = name_is_gone(to, new_name, target, std::move(replaced));
   renamed.links = name_moved(from, name, to, new_name, source, exchange ? &target : nullptr);
   if (renamed.replaced) make_room(*renamed.replaced, to.volume);
   return renamed;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -126,7 +127,9 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   if (request.may_have_run)
     if (const auto known = state_.file_opened_by(request.unique))
       return std::pair{*entry, Opened{*known, nodes_.open_state(entry->id).backing_id, false, {}}};
-  return open_new(request, *entry, std::move(file), flags);
+  auto made = open_new(request, *entry, std::move(file), flags);
+  if (!made) ::unlinkat(directory.file.get(), name, 0);
+  return made;
 }
 
 Result<std::pair<Entry, Opened>> Operations::open_new(const Request& request, Entry entry,
@@ -243,22 +246,25 @@ Result<std::size_t> Operations::read(const Request& request, NodeId id, std::spa
 }
 
 Result<std::size_t> Operations::write(const Request& request, NodeId id, std::span<const std::byte> from,
-                                      off_t offset) {
+                                      off_t offset, int flags) {
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
+  // Where the host can write, too, the kernel does not know where the end is.
+  const bool at_end = (flags & O_APPEND) && rule_of(node->zone).changes_underneath;
   auto file = data_file(*node, true);
   if (!file) return fail(file.error());
   std::size_t done = 0;
   while (done < from.size()) {
+    const iovec rest{const_cast<std::byte*>(from.data()) + done, from.size() - done};
     const ssize_t put = with_faults("backing.write", [&] {
-      return ::pwrite((*file)->get(), from.data() + done, from.size() - done,
-                      offset + static_cast<off_t>(done));
+      return ::pwritev2((*file)->get(), &rest, 1, offset + static_cast<off_t>(done), at_end ? RWF_APPEND : 0);
     });
     if (put < 0 && errno == EINTR) continue;
     if (put < 0 && done == 0) return fail_errno(errno);
     if (put <= 0) break;
     done += static_cast<std::size_t>(put);
   }
+  if (at_end) kernel_.inode(id);  // it has taken the bytes for those at `offset`
   if (request.kill_privileges)
     if (auto cleared = apply(request, *node, (*file)->get(), {}); !cleared) return fail(cleared.error());
   return done;

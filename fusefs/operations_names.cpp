@@ -26,6 +26,17 @@ constexpr double kSharedSeconds = 0.4;
 constexpr std::uint64_t kVirtualInode = std::uint64_t{1} << 49;
 constexpr int kVolumeShift = 50;
 
+/// A skill is shown as the session's own, or its owner would be told EACCES where the rule says EROFS. He may
+/// read of it what the host lets him read.
+void give_to(uid_t uid, gid_t gid, struct stat& status) {
+  const auto may_read = [mode = status.st_mode](int shift) { return mode >> shift & 05; };  // and search, run
+  const mode_t groups = may_read(status.st_gid == gid ? 3 : 0);
+  const mode_t owners = status.st_uid == uid ? may_read(6) : groups;
+  status.st_mode = (status.st_mode & ~mode_t{0550}) | owners << 6 | groups << 3;
+  status.st_uid = uid;
+  status.st_gid = gid;
+}
+
 std::uint64_t shown_inode(VolumeId volume, std::uint64_t inode) {
   return inode ^ (std::uint64_t{volume} << kVolumeShift);
 }
@@ -47,11 +58,7 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
   const ZoneRule& rule = rule_of(node.zone);
   status.st_ino = is_zone_directory(node.id) ? kVirtualInode + node.id.value
                                              : shown_inode(node.key.volume, status.st_ino);
-  if (node.zone == Zone::kSkills) {
-    // A skill is shown as the session's own, or its owner would be told EACCES where the rule says EROFS.
-    status.st_uid = config_.owner_uid;
-    status.st_gid = config_.owner_gid;
-  }
+  if (node.zone == Zone::kSkills) give_to(config_.owner_uid, config_.owner_gid, status);
   const double seconds = rule.changes_underneath ? kSharedSeconds : kManagedSeconds;
   if (node.dead && S_ISREG(node.type)) status.st_nlink = 0;  // but for a hidden name (orphans.h)
   Entry entry{node.id, status, seconds, seconds};
@@ -143,6 +150,7 @@ Result<Entry> Operations::skill_entry(const char* name) {
 // ---------------------------------------------------------------------------------------------------
 
 Result<Entry> Operations::look_up(NodeId parent, const char* name) {
+  if (std::strlen(name) > NAME_MAX) return fail_errno(ENAMETOOLONG);
   if (parent == kRootNode) {
     if (name == kMetadataFile) return metadata_entry();
     const Zone zone = zone_named(name);

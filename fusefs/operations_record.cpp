@@ -60,7 +60,8 @@ std::optional<RelPath> Operations::path_to_record(const Node& node) {
   auto path = path_of(node);
   if (path) return std::move(*path);
   const auto status = status_of(node);
-  if (status && status->st_nlink > 0) changes_.lose_track("a changed file could not be named");
+  const bool is_nameless = status ? status->st_nlink == 0 : status.error().errno_value == ESTALE;
+  if (!is_nameless) changes_.lose_track("a changed file could not be named");
   return std::nullopt;
 }
 
@@ -84,13 +85,30 @@ void Operations::record_entry(const Directory& directory, const char* name, Chan
 }
 
 void Operations::note_entry(const Directory& directory, const char* name, ChangeKind kind) {
-  if (!records(directory) || nodes_.is_covered(directory.id, changes_.epoch())) return;
+  if (nodes_.is_covered(directory.id, changes_.epoch())) return;
+  note_covered_entry(directory, name, kind);
+}
+
+void Operations::note_covered_entry(const Directory& directory, const char* name, ChangeKind kind) {
+  if (!records(directory)) return;
   auto path = directories_.path_of(directory);
   auto leaf = Name::parse(name);
   if (path && leaf)
     changes_.record(kind, *path / *leaf);
   else
     changes_.lose_track("a changed folder could not be named");
+}
+
+void Operations::note_move(const Directory& from, const char* name, const Directory& to,
+                           const char* new_name) {
+  auto from_path = directories_.path_of(from);
+  auto to_path = directories_.path_of(to);
+  auto leaf = Name::parse(name);
+  auto new_leaf = Name::parse(new_name);
+  if (from_path && to_path && leaf && new_leaf)
+    changes_.record(ChangeKind::kMoved, *from_path / *leaf, *to_path / *new_leaf);
+  else
+    changes_.lose_track("a renamed file could not be named");
 }
 
 void Operations::record_rename(const Directory& from, const char* name, const Directory& to,
@@ -102,31 +120,28 @@ void Operations::record_rename(const Directory& from, const char* name, const Di
   const bool from_covered =
       nodes_.is_covered(source_id && S_ISDIR(source.st_mode) ? *source_id : from.id, epoch);
   const bool to_covered = nodes_.is_covered(to.id, epoch);
+  // Of an inode with a name elsewhere that was snapshotted, what is done under this one is done there, too:
+  // whoever replays must be able to follow it.
+  const bool may_be_elsewhere = S_ISDIR(source.st_mode) || source.st_nlink > 1;
   if (flags & RENAME_EXCHANGE) {
     // Two files change places: rare enough to be read again, whichever of them was covered.
-    const ChangeKind kind = ChangeKind::kTree;
-    note_entry(from, name, kind);
-    note_entry(to, new_name, kind);
+    note_covered_entry(from, name, ChangeKind::kTree);
+    note_covered_entry(to, new_name, ChangeKind::kTree);
     return;
   }
-  if (from_covered && to_covered) return;
-  if (from_covered) {  // it was never snapshotted under its former name: read it where it comes to
-    note_entry(to, new_name, S_ISDIR(source.st_mode) ? ChangeKind::kTree : ChangeKind::kEntry);
-    if (!source_id) return;
-    if (S_ISDIR(source.st_mode))
-      nodes_.set_coverage(*source_id, epoch, NodeTable::Coverage::kWhole);
-    else
-      nodes_.set_recorded(*source_id, epoch);
+  if (!from_covered || may_be_elsewhere) note_move(from, name, to, new_name);
+  if (!from_covered) {
+    if (to_covered && source_id) nodes_.set_coverage(*source_id, epoch, NodeTable::Coverage::kKnown);
     return;
   }
-  auto from_path = directories_.path_of(from);
-  auto to_path = directories_.path_of(to);
-  auto leaf = Name::parse(name);
-  auto new_leaf = Name::parse(new_name);
-  if (!from_path || !to_path || !leaf || !new_leaf)
-    return changes_.lose_track("a renamed file could not be named");
-  changes_.record(ChangeKind::kMoved, *from_path / *leaf, *to_path / *new_leaf);
-  if (to_covered && source_id) nodes_.set_coverage(*source_id, epoch, NodeTable::Coverage::kKnown);
+  if (to_covered) return;
+  // It was never snapshotted under its former name: it is read where it comes to.
+  note_entry(to, new_name, S_ISDIR(source.st_mode) ? ChangeKind::kTree : ChangeKind::kEntry);
+  if (!source_id) return;
+  if (S_ISDIR(source.st_mode))
+    nodes_.set_coverage(*source_id, epoch, NodeTable::Coverage::kWhole);
+  else if (!may_be_elsewhere)
+    nodes_.set_recorded(*source_id, epoch);
 }
 
 std::vector<RelPath> Operations::written_now() {

@@ -35,7 +35,7 @@ void* RequestLoop::run(void* self) {
 void RequestLoop::serve() {
   CallerIdentity::keep_in_this_thread();
   Reader reader;
-  while (!fuse_session_exited(session_)) {
+  while (!fuse_session_exited(session_) || reader.set_aside.is_there) {
     const ssize_t size = channel_.read(reader);
     if (size < 0 && (errno == EINTR || errno == ENOENT)) continue;  // ENOENT: it was taken back meanwhile
     if (size < 0) break;  // stopped, unmounted, or not needed any more

@@ -137,7 +137,7 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, bool 
   auto region = SharedRegion::open(path, kRegionSize, is_new);
   if (!region) return fail(region.error());
   if (adopt && is_new) return fail_errno(EUCLEAN, "the run-time state of the session is missing");
-  if (!adopt) region->shrink(0);
+  if (!adopt) region->clear();
   if (auto ready = region->reserve(sizeof(StateHeader)); !ready) return fail(ready.error());
   SessionState state(std::move(*region));
   StateHeader& header = state.header();

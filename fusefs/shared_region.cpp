@@ -61,9 +61,16 @@ Result<void> SharedRegion::reserve_part(std::size_t offset, std::size_t bytes) {
 
 void SharedRegion::shrink(std::size_t bytes) {
   const std::size_t keep = round_up(bytes, kFirstStep);
-  if (keep >= reserved_) return;
+  if (keep < reserved_) drop(keep, reserved_);
+}
+
+void SharedRegion::clear() {
+  drop(0, size_);
+}
+
+void SharedRegion::drop(std::size_t keep, std::size_t end) {
   ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(keep),
-              static_cast<off_t>(reserved_ - keep));
+              static_cast<off_t>(end - keep));
   reserved_ = keep;
 }
 

@@ -29,10 +29,13 @@ class SharedRegion {
   Result<void> reserve_part(std::size_t offset, std::size_t bytes);
   /// Gives back everything past the first `bytes`; it reads as zero afterwards.
   void shrink(std::size_t bytes);
+  /// Gives back everything, also what was there when it was opened.
+  void clear();
 
  private:
   SharedRegion(FileDescriptor file, std::byte* data, std::size_t size)
       : file_(std::move(file)), data_(data), size_(size) {}
+  void drop(std::size_t keep, std::size_t end);
 
   FileDescriptor file_;
   std::byte* data_;

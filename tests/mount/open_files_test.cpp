@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -327,6 +328,36 @@ TEST_F(OpenFiles, AFullDiskIsReportedToTheWriter) {
   }
   session().unmount();
   run({.arguments = {"umount", "-l", disk.string()}});
+}
+
+TEST_F(OpenFiles, ThatAreRemovedCostTheDriverABoundedNumberOfDescriptors) {
+  constexpr std::size_t kFiles = 5500, kMostHeld = 4096, kOthers = 400;
+  const auto descriptors = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd"), end;
+    return static_cast<std::size_t>(std::distance(all, end));
+  };
+  rlimit usual{};
+  ASSERT_OK(::getrlimit(RLIMIT_NOFILE, &usual));
+  if (usual.rlim_max < 3 * (kFiles + kOthers)) GTEST_SKIP() << "this process may not have enough files open";
+  const rlimit many{usual.rlim_max, usual.rlim_max};
+  ASSERT_OK(::setrlimit(RLIMIT_NOFILE, &many));
+  const std::size_t before = descriptors();
+  std::vector<FileDescriptor> files;
+  for (std::size_t i = 0; i < kFiles; ++i) {
+    const auto path = outputs() / std::to_string(i);
+    files.push_back(open_file(path, O_CREAT | O_RDWR));
+    write_all(files.back(), std::to_string(i));
+    ASSERT_OK(::unlink(path.c_str()));
+  }
+  const bool passthrough = session().driver().statistics().passthrough;
+  // Without passthrough, the driver has each open file open, too.
+  EXPECT_LT(descriptors(), before + kFiles + kMostHeld + kOthers + (passthrough ? 0 : kFiles));
+  for (std::size_t i = 0; i < kFiles; ++i) {
+    EXPECT_EQ(stat_of(files[i]).st_nlink, 0u) << i;
+    EXPECT_EQ(read(files[i]), std::to_string(i));
+  }
+  files.clear();
+  ASSERT_OK(::setrlimit(RLIMIT_NOFILE, &usual));
 }
 
 }  // namespace

@@ -103,5 +103,49 @@ TEST_F(Skills, OrdinaryUsersReadWhatTheHostsPermissionsAllow) {
   });
 }
 
+TEST_F(Skills, AnOwnerReadsWhatTheHostsPermissionsAllowToo) {
+  start_with([](fusefs::MountConfig& config) {
+    config.owner_uid = kAlice.uid;
+    config.owner_gid = kAlice.gid;
+  });
+  const auto top = session().add_skill(
+      "pdf", {{"open", "open"}, {"roots", "x"}, {"groups", "x"}, {"own", "own"}, {"of group", "group's"}});
+  fs::permissions(top / "roots", fs::perms(0600));
+  fs::permissions(top / "groups", fs::perms(0640));
+  fs::permissions(top / "own", fs::perms(0600));
+  ASSERT_OK(::chown((top / "own").c_str(), kAlice.uid, 0));
+  fs::permissions(top / "of group", fs::perms(0640));
+  ASSERT_OK(::chown((top / "of group").c_str(), 0, kAlice.gid));
+  session().load_skill("pdf");
+  as_user(kAlice, [&] {
+    const auto pdf = skills() / "pdf";
+    EXPECT_EQ(read(pdf / "open"), "open");
+    EXPECT_EQ(read(pdf / "own"), "own");
+    EXPECT_EQ(read(pdf / "of group"), "group's");
+    EXPECT_ERRNO(EACCES, ::open((pdf / "roots").c_str(), O_RDONLY));
+    EXPECT_ERRNO(EACCES, ::open((pdf / "groups").c_str(), O_RDONLY));
+    EXPECT_ERRNO(EROFS, ::open((pdf / "roots").c_str(), O_WRONLY));
+    EXPECT_ERRNO(EROFS, ::open((pdf / "open").c_str(), O_WRONLY));
+  });
+}
+
+TEST_F(Skills, TheListingIsOfWhatTheServingDaemonHasLoaded) {
+  if (!session().driver().statistics().survives_daemon)
+    GTEST_SKIP() << "mounts do not outlive their daemon here";
+  for (const char* name : {"a", "b"}) session().add_skill(name, {{"SKILL.md", name}});
+  const auto with = [this](std::initializer_list<const char*> names) {
+    return [this, names = std::vector<std::string>(names.begin(), names.end())](fusefs::MountConfig& config) {
+      for (const auto& name : names)
+        config.skills.push_back(skill_of(session().scratch() / "state/skills" / name));
+    };
+  };
+  session().hand_over(with({"a", "b"}));
+  EXPECT_THAT(list(skills()), ElementsAre("a", "b"));
+  session().hand_over(with({"a"}));
+  EXPECT_THAT(list(skills()), ElementsAre("a"));
+  session().hand_over(with({"a", "b"}));
+  EXPECT_THAT(list(skills()), ElementsAre("a", "b"));
+}
+
 }  // namespace
 }  // namespace okcvm::test

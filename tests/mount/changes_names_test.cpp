@@ -1,0 +1,89 @@
+// Changes whose path is hard to tell.
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "tests/support/mounted_session.h"
+
+namespace okcvm::test {
+namespace {
+
+class ChangesOfNames : public MountedSession {
+ protected:
+  void save() {
+    for (int i = 0; i < 5000 && session().driver().statistics().open_files > 0; ++i) ::usleep(1000);
+    session().driver().retire_changes(session().driver().cut_changes());
+  }
+  /// Whether a snapshot would look at this path.
+  bool is_told(const std::string& path) {
+    const ChangeSet changes = session().driver().cut_changes();
+    return changes.rescan || std::ranges::any_of(changes.changes, [&](const Change& change) {
+             return change.path.text() == path || change.target.text() == path;
+           });
+  }
+};
+
+TEST_F(ChangesOfNames, OfMoreThan4095BytesAreAGap) {
+  const std::string part(248, 'd'), leaf(200, 'l');
+  write(outputs() / "file", "x");
+  FileDescriptor at = open_file(outputs(), O_RDONLY | O_DIRECTORY);
+  for (std::size_t length = std::string("outputs").size(); length + 1 + part.size() < 4000;
+       length += 1 + part.size()) {
+    ASSERT_OK(::mkdirat(at.get(), part.c_str(), 0755));
+    at = FileDescriptor(::openat(at.get(), part.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    ASSERT_TRUE(at);
+  }
+  save();
+  ASSERT_TRUE(FileDescriptor(::openat(at.get(), leaf.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644)));
+  EXPECT_TRUE(session().driver().cut_changes().rescan);
+  ASSERT_OK(::unlinkat(at.get(), leaf.c_str(), 0));
+  save();
+  ASSERT_OK(::renameat(AT_FDCWD, (outputs() / "file").c_str(), at.get(), leaf.c_str()));
+  EXPECT_TRUE(is_told("outputs/file"));
+}
+
+TEST_F(ChangesOfNames, ThatCannotBeLookedAtForWantOfDescriptorsAreAGap) {
+  constexpr int kFolders = 200;  // more than are kept open
+  const auto file_in = [&](int i) { return outputs() / ("d" + std::to_string(i)) / "file"; };
+  for (int i = 0; i < kFolders; ++i) {
+    std::filesystem::create_directory(file_in(i).parent_path());
+    write(file_in(i), "old");
+  }
+  save();
+  for (int i = 0; i < kFolders; ++i) EXPECT_EQ(stat_of(file_in(i)).st_size, 3);
+  const auto path = file_in(0).string();
+  int begin[2];
+  ASSERT_OK(::pipe2(begin, O_CLOEXEC));
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    char byte;
+    if (::read(begin[0], &byte, 1) != 1) ::_exit(2);
+    const int file = ::open(path.c_str(), O_WRONLY | O_APPEND);
+    ::_exit(file < 0 || ::write(file, "+", 1) != 1);
+  }
+  rlimit usual{};
+  ASSERT_OK(::getrlimit(RLIMIT_NOFILE, &usual));
+  const rlimit none{0, usual.rlim_max};
+  ASSERT_OK(::setrlimit(RLIMIT_NOFILE, &none));
+  const bool begun = ::write(begin[1], "", 1) == 1;
+  int status = -1;
+  const pid_t ended = ::waitpid(child, &status, 0);
+  ASSERT_OK(::setrlimit(RLIMIT_NOFILE, &usual));
+  ::close(begin[0]);
+  ::close(begin[1]);
+  ASSERT_TRUE(begun);
+  ASSERT_EQ(ended, child);
+  const bool was_written = read(path) == "old+";
+  EXPECT_EQ(was_written, WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  if (!was_written) GTEST_SKIP() << "nothing is written where the driver has no descriptors";
+  EXPECT_TRUE(is_told("outputs/d0/file"));
+}
+
+}  // namespace
+}  // namespace okcvm::test
