@@ -27,11 +27,19 @@ Result<SnapshotId> SnapshotId::parse(std::string_view text) {
 }
 
 Result<std::unique_ptr<Store>> Store::open(StoreConfig config) try {
+  const auto repository = config.repository;
   auto store = std::make_unique<GitStore>(std::move(config));
-  if (auto ready = store->recover(); !ready) return fail(ready.error());
-  return std::unique_ptr<Store>(std::move(store));
+  auto ready = store->recover();
+  if (ready) return std::unique_ptr<Store>(std::move(store));
+  // What is damaged cannot be waited for. Repaired some day, it must not go on over what came meanwhile.
+  if (ready.error().code == Code::kCorrupt) static_cast<void>(Journal::give_up(repository));
+  return fail(ready.error());
 } catch (const std::exception&) {
   return fail_errno(ENOMEM, "the snapshots cannot be opened");
+}
+
+bool Store::is_half_restored(const StoreConfig& config) {
+  return Journal::stands_in(config.repository);
 }
 
 // -- One at a time
@@ -54,9 +62,12 @@ Result<Answer> GitStore::locked(Result<Answer> (GitStore::*work)(Parameters...),
       if (!file) return fail(file.error());
       held = std::move(*file);
       if (auto noticed = notice_others(); !noticed) return fail(noticed.error());
+      if (gives_up_)
+        if (auto put_aside = give_up_restore(); !put_aside) return fail(put_aside.error());
     }
     return (this->*work)(std::forward<Arguments>(arguments)...);
   } catch (const std::exception&) {
+    gives_up_ = true;  // a restore may have been under way
     return fail_errno(ENOMEM, "the work on snapshots was given up");
   }
 }

@@ -81,6 +81,7 @@ class GitStore final : public Store {
   Result<Snapshot> take_locked(const std::string& label, const ChangeSource& changes,
                                const Progress& progress) REQUIRES(mutex_);
   Result<Base> base() REQUIRES(mutex_);
+  ChangeSet cut(const ChangeSource& changes) REQUIRES(mutex_);
   Result<Taken> take_now(const std::string& label, bool same_is_enough, const ChangeSource& changes,
                          const Progress& progress) REQUIRES(mutex_);
   Result<Reading> read_workspace(const Base& from, Trusts trusts, ChangeSet set, const ChangeSource& changes,
@@ -109,6 +110,7 @@ class GitStore final : public Store {
   Result<void> name_restored(const Journal& journal, const Disk& disk) REQUIRES(mutex_);
 
   // store_recover.cpp
+  Result<void> give_up_restore() REQUIRES(mutex_);
   Result<void> recover_restore(const Journal& journal) REQUIRES(mutex_);
   Result<void> converge(const Commit& before, const Commit& after, const Commit& wanted) REQUIRES(mutex_);
 
@@ -135,7 +137,8 @@ class GitStore final : public Store {
   std::unique_ptr<Tree> warm_ GUARDED_BY(mutex_);     // of `warm_for_`, as far as it was looked into
   Oid warm_for_ GUARDED_BY(mutex_);
   std::optional<std::vector<Oid>> history_ GUARDED_BY(mutex_);  // newest first; read when first asked for
-  bool untold_ GUARDED_BY(mutex_) = false;  // the change source may not know of the last snapshot
+  bool untold_ GUARDED_BY(mutex_) = false;    // the change source may not know of the last snapshot
+  bool gives_up_ GUARDED_BY(mutex_) = false;  // the journal of a restore is still to be put aside
 };
 
 }  // namespace okcvm::snapshots

@@ -12,6 +12,7 @@ namespace okcvm::snapshots {
 namespace {
 
 constexpr const char* kName = "journal";
+constexpr const char* kBrokenOff = "broken-off";
 constexpr const char* kBefore = "before ";
 constexpr const char* kBase = "\nbase ";
 
@@ -43,6 +44,29 @@ Result<void> Journal::remove(const Repository& repository) {
   if (::fsync(repository.own_folder()) != 0)
     return fail_errno(errno, "the journal of a restore cannot be removed");
   return {};
+}
+
+bool Journal::stands_in(const std::filesystem::path& repository) {
+  return is_there(repository / kOwnFolder / kName);
+}
+
+Result<void> Journal::give_up(const std::filesystem::path& repository) {
+  const FileDescriptor folder(
+      ::open((repository / kOwnFolder).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  fault_point("journal.give_up");
+  if (folder && ::renameat(folder.get(), kName, folder.get(), kBrokenOff) == 0 && ::fsync(folder.get()) == 0)
+    return {};
+  if (errno == ENOENT) return {};
+  return fail_errno(errno, "a restore was broken off, and its journal cannot be put aside");
+}
+
+bool Journal::was_given_up(const Repository& repository) {
+  return ::faccessat(repository.own_folder(), kBrokenOff, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+void Journal::forget_given_up(const Repository& repository) {
+  fault_point("journal.forget_given_up");
+  ::unlinkat(repository.own_folder(), kBrokenOff, 0);
 }
 
 }  // namespace okcvm::snapshots

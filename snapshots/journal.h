@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <optional>
 
 #include "policy/error.h"
@@ -20,6 +21,14 @@ struct Journal {
   /// Nothing if no restore was under way; `corrupt` if it cannot be understood.
   static Result<std::optional<Journal>> read(const Repository& repository);
   static Result<void> remove(const Repository& repository);
+
+  static bool stands_in(const std::filesystem::path& repository);
+  /// Of a restore that can be neither finished nor taken back: puts the journal aside, if there is one, so
+  /// that no start follows it over what came since. From then on nobody knows how the workspace differs from
+  /// what is recorded, until that is forgotten.
+  static Result<void> give_up(const std::filesystem::path& repository);
+  static bool was_given_up(const Repository& repository);
+  static void forget_given_up(const Repository& repository);
 };
 
 }  // namespace okcvm::snapshots

@@ -99,9 +99,13 @@ inline std::filesystem::path draft_of(const std::filesystem::path& folder) {
 class Store {
  public:
   /// Does not create anything on disk. Finishes or rolls back what a crash interrupted: then `recovered()`
-  /// says so. `corrupt` if a repository exists but cannot be opened.
+  /// says so. `corrupt` if a repository exists but cannot be opened; a restore that was interrupted is then
+  /// given up, and what is there stays as it is.
   static Result<std::unique_ptr<Store>> open(StoreConfig config);
   virtual ~Store() = default;
+  /// Whether a restore of this session was broken off and has not been settled yet, as when there is no room
+  /// for that: open() does it, and until it succeeds nothing of the session may be changed.
+  static bool is_half_restored(const StoreConfig& config);
 
   /// The paths that recovery changed in the workspace; empty when there was nothing to recover.
   virtual std::vector<RelPath> recovered() const = 0;

@@ -89,6 +89,13 @@ Result<void> GitStore::recover_restore(const Journal& journal) {
   return Journal::remove(*repository_);
 }
 
+/// What is there stays as it is, and is compared as a whole by the next snapshot.
+Result<void> GitStore::give_up_restore() {
+  auto put_aside = Journal::give_up(config_.repository);
+  gives_up_ = !put_aside;
+  return put_aside;
+}
+
 /// From anything between `before` and `after` to `wanted`, one of the two: looks at what is there of all in
 /// which they differ, and changes what is not as it should be.
 Result<void> GitStore::converge(const Commit& before, const Commit& after, const Commit& wanted) {

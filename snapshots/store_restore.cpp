@@ -15,6 +15,12 @@ namespace {
 
 constexpr std::size_t kShortId = 8;
 
+Unexpected broken_off(Error reason, const SnapshotId& before) {
+  reason.message += "; the restore was broken off half way: restore " + before.text() +
+                    " to have back what was there before it";
+  return fail(std::move(reason));
+}
+
 }  // namespace
 
 Result<RestoreResult> GitStore::restore_locked(const std::string& snapshot, const std::vector<RelPath>& paths,
@@ -64,7 +70,7 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
 
   const std::string label = "Before the restore of " + target.oid.hex().substr(0, kShortId);
   // Where everything has to be compared, most of that is done before anyone has to wait.
-  if (hooks.hold && hooks.changes.cut && hooks.changes.cut().rescan)
+  if (hooks.hold && hooks.changes.cut && cut(hooks.changes).rescan)
     if (auto compared = take_now(label, true, unheld, progress); !compared) return fail(compared.error());
   const auto hold = hooks.hold ? hooks.hold() : nullptr;
   auto taken = take_now(label, true, hooks.changes, progress);
@@ -96,6 +102,7 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   // Before the journal, with which a start goes on where nobody can be asked who has what open.
   if (hooks.will_replace) hooks.will_replace(plan->leaving());
   if (auto written = journal.write(*repository_); !written) {
+    static_cast<void>(give_up_restore());
     if (hooks.invalidate) hooks.invalidate({});
     return fail(written.error());
   }
@@ -110,7 +117,10 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   const auto settled = is_whole ? Journal::remove(*repository_) : recover_restore(journal);
   folder->remove();  // only now what went is gone, as invalidate() finds it
   if (hooks.invalidate && (!done || !settled)) hooks.invalidate(plan->paths());
-  if (!settled) return fail(settled.error());
+  if (!settled) {
+    static_cast<void>(give_up_restore());
+    return is_whole ? fail(settled.error()) : broken_off(settled.error(), taken->snapshot.id);
+  }
   Batch::drop_intent(*repository_);
   if (!done) return fail(done.error());
   for (const auto& delta : plan->deltas)

@@ -80,6 +80,15 @@ Result<GitStore::Base> GitStore::base() {
   return found;
 }
 
+/// After a restore that was broken off half way, what it did is in no record.
+ChangeSet GitStore::cut(const ChangeSource& changes) {
+  ChangeSet set = cut_from(changes);
+  if (set.rescan || !repository_ || !Journal::was_given_up(*repository_)) return set;
+  set.rescan = true;
+  set.rescan_reason = "a restore was broken off";
+  return set;
+}
+
 /// A commit that is mostly the one that was asked for before.
 Result<Commit> GitStore::last_commit(const Oid& oid) {
   if (last_ && last_->oid == oid) return *last_;
@@ -99,7 +108,7 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   }
   auto from = base();
   if (!from) return fail(from.error());
-  ChangeSet first = cut_from(changes);
+  ChangeSet first = cut(changes);
   const bool is_newest = from->commit && from->commit->oid == *from->newest;
   if (first.empty() && is_newest && same_is_enough) {
     auto tree = open_tree(*from->commit);
@@ -142,6 +151,7 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   if (changes.retire) changes.retire(set);
   untold_ = false;
   Batch::drop_intent(*repository_);
+  Journal::forget_given_up(*repository_);
   auto snapshot = to_snapshot(*repository_, commit);
   if (!snapshot) return fail(snapshot.error());
   snapshot->unchanged = unchanged;
@@ -189,7 +199,7 @@ Result<std::unique_ptr<Tree>> GitStore::look_at_workspace(const ChangeSource& ch
   const bool trusts = from->commit && !everything;
   Batch names_only;
   auto reading =
-      read_workspace(*from, {trusts, trusts && !untold_}, cut_from(changes), changes, names_only, progress);
+      read_workspace(*from, {trusts, trusts && !untold_}, cut(changes), changes, names_only, progress);
   index_->drop();
   if (!reading) return fail(reading.error());
   // Subtrees are compared by name: those that were looked at get theirs.
