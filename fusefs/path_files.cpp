@@ -116,7 +116,7 @@ Result<Walk> PathFiles::walk_existing(const Caller& caller, const RelPath& path,
 }
 
 Result<Walk> PathFiles::walk_making(const Caller& caller, const RelPath& path, mode_t mode,
-                                    std::vector<RelPath>& made) {
+                                    std::vector<Placed>& made) {
   const Making making{mode, made};
   return walk(caller, path, Last::kFollow, &making);
 }
@@ -128,7 +128,7 @@ Result<Entry> PathFiles::make_on_way(const Caller& caller, const Walk& walk, con
   if (!may(caller, directory.attributes, W_OK | X_OK))
     return fail(Code::kForbidden, "this user may not write to the directory", walk.path().text());
   auto entry = operations_.make_directory(request_of(caller), directory.id, name.c_str(), making.mode);
-  if (entry) making.made.push_back(walk.path() / name);
+  if (entry) making.made.push_back({directory.id, name});
   // Somebody else was faster.
   if (!entry && entry.error().errno_value == EEXIST) return operations_.look_up(directory.id, name.c_str());
   return entry;
@@ -261,7 +261,7 @@ Result<WorkspaceInfo> PathFiles::info() {
 
 Result<void> PathFiles::make_directories(const Caller& caller, const RelPath& path, mode_t mode) {
   const SessionState::Untold untold(state_);
-  std::vector<RelPath> made;
+  std::vector<Placed> made;
   Result<void> result;
   {
     Gate::Pass pass(gate_);
@@ -271,7 +271,7 @@ Result<void> PathFiles::make_directories(const Caller& caller, const RelPath& pa
     else if (!S_ISDIR(found->last().attributes.st_mode))
       result = fail(Code::kAlreadyExists, "a file stands at this path", path.text());
   }
-  for (const auto& directory : made) tell_kernel(directory);
+  for (const auto& directory : made) tell_kernel(directory);  // a node that went the kernel does not know
   kernel_.drain();
   return result;
 }
@@ -386,8 +386,12 @@ void PathFiles::tell_kernel(const RelPath& path) {
   if (path.depth() == 1) return kernel_.inode(node_of(zone_named(path.top())));
   auto found = walk_existing(root, path.parent(), Last::kKeep);
   if (!found) return tell_kernel(path.parent());  // the parent is gone, too: its own notice covers this name
-  const NodeId directory = found->last().id;
-  const std::string name(path.leaf());
+  tell_kernel(Placed{found->last().id, *Name::parse(path.leaf())});
+}
+
+void PathFiles::tell_kernel(const Placed& placed) {
+  const NodeId directory = placed.directory;
+  const std::string& name = placed.name.text();
   const auto known = operations_.known_at(directory, name.c_str());
   auto entry = operations_.look_up(directory, name.c_str());
   // What is still the same inode keeps its name: a process may have it as its working directory. If it is

@@ -87,17 +87,22 @@ class PathFiles final : public Files {
 
  private:
   enum class Last : std::uint8_t { kFollow, kKeep };
+  /// A name in a directory.
+  struct Placed {
+    NodeId directory;
+    Name name;
+  };
   struct Making {
     mode_t mode;
-    std::vector<RelPath>& made;
+    std::vector<Placed>& made;
   };
   /// Walks to `path`. The last entry may be absent (id 0); everything before it must be a directory that the
   /// caller may search. With `making`, the directories that are missing on the way are made, the last too.
   Result<Walk> walk(const Caller& caller, const RelPath& path, Last last, const Making* making = nullptr);
   Result<Entry> make_on_way(const Caller& caller, const Walk& walk, const Name& name, const Making& making);
   Result<Walk> walk_existing(const Caller& caller, const RelPath& path, Last last);
-  Result<Walk> walk_making(const Caller& caller, const RelPath& path, mode_t mode,
-                           std::vector<RelPath>& made);
+  Result<Walk> walk_making(const Caller& caller, const RelPath& path, mode_t mode, std::vector<Placed>& made);
+  void tell_kernel(const Placed& placed);
   Result<FileDescriptor> open_once(const Caller& caller, const RelPath& path);
   struct Incoming;
   class StagedFile;

@@ -126,7 +126,7 @@ Result<void> PathFiles::put(Incoming& incoming, const Walk& parent, const std::s
 
 Result<RelPath> PathFiles::publish(Incoming& incoming) {
   const SessionState::Untold untold(state_);
-  std::vector<RelPath> changed;
+  std::vector<Placed> changed;
   const auto attempt = [&]() -> Result<RelPath> {
     const MutexLock alone(publishing_);
     Gate::Pass pass(gate_);
@@ -167,11 +167,11 @@ Result<RelPath> PathFiles::publish(Incoming& incoming) {
       done = put(incoming, *parent, name, flags);
     }
     if (!done) return explained(done.error(), incoming.path);
-    return parent->path() / *Name::parse(name);
+    changed.push_back({directory.id, *Name::parse(name)});
+    return parent->path() / changed.back().name;
   };
   auto published = attempt();
-  if (published) changed.push_back(*published);
-  for (const auto& path : changed) tell_kernel(path);
+  for (const auto& placed : changed) tell_kernel(placed);
   kernel_.drain();
   return published;
 }
