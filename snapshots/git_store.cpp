@@ -38,10 +38,6 @@ Result<std::unique_ptr<Store>> Store::open(StoreConfig config) try {
   return fail_errno(ENOMEM, "the snapshots cannot be opened");
 }
 
-bool Store::is_half_restored(const StoreConfig& config) {
-  return Journal::stands_in(config.repository);
-}
-
 // -- One at a time
 // --------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@
 namespace okcvm::snapshots {
 namespace {
 
-constexpr const char* kName = "journal";
+constexpr const char* kName = "journal";  // is_half_restored() looks for it, too
 constexpr const char* kBrokenOff = "broken-off";
 constexpr const char* kBefore = "before ";
 constexpr const char* kBase = "\nbase ";
@@ -44,10 +44,6 @@ Result<void> Journal::remove(const Repository& repository) {
   if (::fsync(repository.own_folder()) != 0)
     return fail_errno(errno, "the journal of a restore cannot be removed");
   return {};
-}
-
-bool Journal::stands_in(const std::filesystem::path& repository) {
-  return is_there(repository / kOwnFolder / kName);
 }
 
 Result<void> Journal::give_up(const std::filesystem::path& repository) {

@@ -22,7 +22,6 @@ struct Journal {
   static Result<std::optional<Journal>> read(const Repository& repository);
   static Result<void> remove(const Repository& repository);
 
-  static bool stands_in(const std::filesystem::path& repository);
   /// Of a restore that can be neither finished nor taken back: puts the journal aside, if there is one, so
   /// that no start follows it over what came since. From then on nobody knows how the workspace differs from
   /// what is recorded, until that is forgotten.

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "policy/change_set.h"
@@ -91,6 +92,13 @@ inline std::filesystem::path draft_of(const std::filesystem::path& folder) {
   return folder.parent_path() / ("." + folder.filename().string() + ".new");
 }
 
+/// Whether a restore of a session was broken off and has not been settled yet, as when there is no room for
+/// that: Store::open does it, and until it succeeds nothing of the session may be changed.
+inline bool is_half_restored(const StoreConfig& config) {
+  std::error_code ignored;
+  return std::filesystem::exists(config.repository / "okcvm/journal", ignored);
+}
+
 /// One session's snapshots. Knows nothing of FUSE: it reads and writes the backing folder, and is told what
 /// changed. Calls for one store are serialised inside; different stores are independent. Thread-safe.
 /// Any `string` snapshot argument is a full id or a unique prefix of at least 4 digits; else
@@ -103,9 +111,6 @@ class Store {
   /// given up, and what is there stays as it is.
   static Result<std::unique_ptr<Store>> open(StoreConfig config);
   virtual ~Store() = default;
-  /// Whether a restore of this session was broken off and has not been settled yet, as when there is no room
-  /// for that: open() does it, and until it succeeds nothing of the session may be changed.
-  static bool is_half_restored(const StoreConfig& config);
 
   /// The paths that recovery changed in the workspace; empty when there was nothing to recover.
   virtual std::vector<RelPath> recovered() const = 0;

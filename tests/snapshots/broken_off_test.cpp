@@ -109,9 +109,9 @@ TEST_F(BrokenOffRestore, ByADeathIsWaitedForAtTheStart) {
     ASSERT_FALSE(opened);
     EXPECT_EQ(opened.error().code, Code::kNoSpace);
   }
-  EXPECT_TRUE(Store::is_half_restored(config()));
+  EXPECT_TRUE(is_half_restored(config()));
   store();
-  EXPECT_FALSE(Store::is_half_restored(config()));
+  EXPECT_FALSE(is_half_restored(config()));
   EXPECT_FALSE(there_is(in("outputs/d/extra")));
   expect_exact(*one_);
 }
@@ -121,7 +121,7 @@ TEST_F(BrokenOffRestore, OfWhatIsDamagedIsNotWaitedFor) {
   const auto opened = Store::open(config());
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, Code::kCorrupt);
-  EXPECT_FALSE(Store::is_half_restored(config()));
+  EXPECT_FALSE(is_half_restored(config()));
   write(in("outputs/d/extra"), "later");
   expect_exact(snapshot("three"));
 }

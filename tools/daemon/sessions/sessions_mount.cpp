@@ -115,6 +115,10 @@ void Sessions::open_store(Session& session) {
 
 Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   open_store(session);
+  // What is written now would be lost when the restore is settled.
+  if (!session.store() && snapshots::is_half_restored(store_config(session.record())))
+    return fail(Code::kBusy,
+                "a restore of it was broken off and has to be settled first: " + session.store_error());
   std::optional<WorkdirFallback> unbound;
   auto config = mount_config(session, unbound);
   if (!config) return fail(config.error());
