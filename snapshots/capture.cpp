@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "policy/fault.h"
 #include "policy/zones.h"
 #include "snapshots/replay.h"
 
@@ -215,8 +216,11 @@ Result<void> Capture::folder(Node& node, int parent, const std::string& path) {
   const std::string known = node.known ? known_path(node) : std::string();
   const bool recognizes = trust_.index && trust_.recognizes && !known.empty();
   const auto expected = recognizes ? trust_.index->folder(known) : std::nullopt;
-  const FileDescriptor fd(::openat(parent, node.name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd) return {};  // gone by now: directory() finds that out
+  const FileDescriptor fd(with_faults("capture.folder", [&] {
+    return ::openat(parent, node.name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  }));
+  if (!fd && is_gone(errno)) return {};  // directory() finds that out
+  if (!fd) return unreadable(Error::from_errno(errno, ""), path);
   auto identity = identity_of(fd.get());
   if (!identity) return unreadable(identity.error(), path);
   if (!expected || *expected != *identity)

@@ -236,6 +236,23 @@ TEST_F(SnapshotTest, AnUnreadableFileFailsTheSnapshotByName) {
   expect_exact(snapshot("the record was not retired"));
 }
 
+TEST_F(SnapshotTest, AFolderThatCannotBeLookedAtIsNotBelievedEither) {
+  make_zones();
+  shell("mkdir -p outputs/a outputs/b; echo a > outputs/a/x; echo b > outputs/b/x; echo b > outputs/b/y");
+  snapshot();
+  record_.note(ChangeKind::kMoved, "outputs/a", "outputs/b");  // ENOTEMPTY
+  ::setenv("OKCVM_FAULT", "errno:capture.folder:0:ENOMEM", 1);
+  fault_reset();
+  auto taken = store().take("x", record_.source(), nullptr);
+  ::unsetenv("OKCVM_FAULT");
+  fault_reset();
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().errno_value, ENOMEM);
+  EXPECT_EQ(taken.error().path, "outputs/b");
+  EXPECT_EQ(store().list(0)->size(), 1u);
+  expect_exact(snapshot("the record was not retired"));
+}
+
 TEST_F(SnapshotTest, IdsAreFullOrUniquePrefixes) {
   make_zones();
   shell("echo 1 > outputs/a");
