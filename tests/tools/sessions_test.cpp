@@ -8,8 +8,12 @@
 #include <atomic>
 #include <future>
 #include <latch>
+#include <thread>
 #include <utility>
 
+#include "tests/support/file_io.h"
+#include "tests/support/session.h"
+#include "tests/support/unserved_mount.h"
 #include "tests/tools/fake_mounts.h"
 #include "tools/daemon/host/clock.h"
 
@@ -163,6 +167,30 @@ TEST_F(Sessions, OfAnAgentAreMadeOnce) {
     EXPECT_EQ(mine->session, others->session);
   }
   EXPECT_EQ(sessions_->count(), static_cast<std::size_t>(kRounds));
+}
+
+TEST_F(Sessions, AreBroughtBackBeforeWhatWasDeletedIsRemoved) {
+  if (const auto reason = why_no_mounts(); !reason.empty()) GTEST_SKIP() << reason;
+  for (const char* id : {"s", "deleted"}) create(id);
+  run_sql("UPDATE sessions SET state = 'deleting' WHERE thread_id = 'deleted'");
+  const auto bin = top_ / "state/discarded", workspace = top_ / "state/workspaces/deleted";
+  for (const auto& folder : {bin / "left.1", bin / "small.1", workspace / "outputs"})
+    std::filesystem::create_directories(folder);
+  {
+    // To remove these takes for ever.
+    UnservedMount first(bin / "left.1"), second(workspace / "outputs");
+    auto started = std::async(std::launch::async, [&] { start(); });
+    const bool is_back = started.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+    for (auto* mount : {&first, &second}) mount->end();
+    started.get();
+    ASSERT_TRUE(is_back);
+    EXPECT_TRUE(mounts_.shown("s"));
+    EXPECT_FALSE(row("deleted"));
+    create("deleted");
+    while (there_is(bin / "small.1")) std::this_thread::yield();
+    for (const auto& entry : std::filesystem::directory_iterator(bin))
+      if (entry.path().filename().string().starts_with("deleted.")) std::filesystem::rename(entry, workspace);
+  }
 }
 
 std::atomic<std::promise<void>*> agents_read;

@@ -218,6 +218,7 @@ class Sessions final {
   void open_store(Session& session);
   Result<bool> note_deletion(Session& session);
   Result<bool> remove_noted(Session& session, bool is_noted);
+  Result<void> put_away(const Session& session, std::vector<std::filesystem::path>& left);
   Result<void> discard(const Session& session);
   std::string metadata_of(const SessionRecord& record) const;
 

@@ -238,28 +238,37 @@ Result<std::int64_t> Sessions::reset(Session& session) {
 }
 
 /// Workspace, repository and change record go out of the way in one step each, so that the id is free again,
-/// also for whoever comes after a power loss; then they are removed.
-Result<void> Sessions::discard(const Session& session) {
+/// also for whoever comes after a power loss. Adds where they are then.
+Result<void> Sessions::put_away(const Session& session, std::vector<std::filesystem::path>& left) {
   const auto places = store_config(session.record());
   const auto bin = config_.state_dir / "discarded";
+  const auto now = "." + std::to_string(to_milliseconds(time_now())) + ".";
   if (backends_.forget_mount) backends_.forget_mount(config_.run_dir / "sessions", session.id());
   for (const auto& place :
        {places.workspace, places.repository, config_.state_dir / "changes" / session.id().text(),
         snapshots::draft_of(places.workspace), snapshots::draft_of(places.repository)}) {
-    const auto away = bin / (place.filename().string() + "." + std::to_string(to_milliseconds(time_now())));
+    auto away = bin / (place.filename().string() + now + std::to_string(left.size()));
     if (::rename(place.c_str(), away.c_str()) != 0) {
       if (errno == ENOENT) continue;
       return fail_errno(errno, "a deleted session's files cannot be put away");
     }
+    left.push_back(std::move(away));
     const FileDescriptor folder(::open(place.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder || ::fsync(folder.get()) != 0)
       return fail_errno(errno, "a deleted session's files cannot be put away for good");
     fault_point("session.discarded");
-    if (auto removed = remove_tree(AT_FDCWD, away.c_str()); !removed)
-      log_warning("{} cannot be removed now and will be at the next start: {}", away.string(),
-                  removed.error().message);
   }
   return {};
+}
+
+Result<void> Sessions::discard(const Session& session) {
+  std::vector<std::filesystem::path> left;
+  auto put = put_away(session, left);
+  for (const auto& folder : left)
+    if (auto removed = remove_tree(AT_FDCWD, folder.c_str()); !removed)
+      log_warning("{} cannot be removed now and will be at the next start: {}", folder.string(),
+                  removed.error().message);
+  return put;
 }
 
 Result<bool> Sessions::remove(const Peer& peer, std::string_view id) {

@@ -37,6 +37,15 @@ std::string_view id_in(std::string_view mount_name) {
   return mount_name.starts_with(kPrefix) ? mount_name.substr(kPrefix.size()) : std::string_view();
 }
 
+/// On a thread of its own, that ends with the process: the next start finds what is left then.
+void remove_meanwhile(std::vector<std::filesystem::path> folders) {
+  if (folders.empty()) return;
+  log_info("{} folders are left of deleted sessions and are being removed", folders.size());
+  std::thread([folders = std::move(folders)]() noexcept {
+    for (const auto& folder : folders) [[maybe_unused]] auto removed = remove_tree(AT_FDCWD, folder.c_str());
+  }).detach();
+}
+
 }  // namespace
 
 void Sessions::note_affected(const Session& session, std::string reason) {
@@ -88,9 +97,10 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
   auto loaded = registry_->load();
   if (!loaded) return fail(loaded.error());
   for (const auto& reason : loaded->unreadable) log_error("registry: {}; the row is left out", reason);
+  std::vector<std::filesystem::path> left;
   std::error_code ignored;
-  for (const auto& left : std::filesystem::directory_iterator(config_.state_dir / "discarded", ignored))
-    [[maybe_unused]] auto removed = remove_tree(AT_FDCWD, left.path().c_str());
+  for (const auto& entry : std::filesystem::directory_iterator(config_.state_dir / "discarded", ignored))
+    left.push_back(entry.path());
 
   std::set<std::string, std::less<>> known;
   for (const auto& record : loaded->sessions) known.insert(record.id.text());
@@ -115,8 +125,8 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
       const bool was_kept = static_cast<bool>(device);
       device.reset();
       let_go(session->id(), was_kept);
-      if (auto discarded = discard(*session); !discarded)
-        log_error("session {}: {}", session->id().text(), discarded.error().message);
+      if (auto put = put_away(*session, left); !put)
+        log_error("session {}: {}", session->id().text(), put.error().message);
       else if (auto removed = registry_->remove(session->id()); !removed)
         log_error("session {}: {}", session->id().text(), removed.error().message);
       continue;
@@ -136,6 +146,7 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
   }
   for_each_at_once(sessions.size(),
                    [&](std::size_t i) { bring_back(*sessions[i], std::move(devices[i]), was_lost[i]); });
+  remove_meanwhile(std::move(left));  // not before: programs in the mounts were waiting
   return {};
 }
 
