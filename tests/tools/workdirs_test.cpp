@@ -7,7 +7,9 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <future>
+#include <utility>
 #include <vector>
 
 #include "tests/support/expect.h"
@@ -144,6 +146,35 @@ TEST_F(WorkdirsTest, TellTheRemoteOfWorkingTreesSubmodulesAndBareRepositories) {
   put("projects/a/r/worktrees/w/commondir", "../..\n");
   put("projects/a/w/.git", "gitdir: " + place("projects/a/r/worktrees/w").string() + "\n");
   EXPECT_EQ(remote(), kUrl) << "a linked working tree";
+}
+
+TEST_F(WorkdirsTest, WithARepositoryInAFileSystemThatAUserServesAreNotWaitedFor) {
+  make("served");
+  const auto git = place("projects/a/w/.git"), served = place("served");
+  const std::vector<std::pair<const char*, std::function<void()>>> layouts{
+      {"projects/a/w/.git", [&] { make("projects/a/w/.git"); }},
+      {"served", [&] { put("projects/a/w/.git", "gitdir: " + (served / "r").string() + "\n"); }},
+      {"served", [&] { put("projects/a/w/.git", "gitdir: ../../../served/r\n"); }},
+      {"served", [&] { fs::create_directory_symlink(served / "r", git); }},
+      {"served",
+       [&] {
+         make("projects/a/w/.git");
+         put("projects/a/w/.git/commondir", (served / "r").string() + "\n");
+       }},
+      {"served", [&] {
+         make("projects/a/w/.git");
+         fs::create_symlink(served / "config", git / "config");
+       }}};
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    fs::remove_all(git);
+    layouts[i].second();
+    UnservedMount mount(place(layouts[i].first), kAlice.uid);
+    auto told = std::async(std::launch::async, [&] { return remote(); });
+    EXPECT_EQ(told.wait_for(std::chrono::seconds(20)), std::future_status::ready) << i;
+    mount.end();
+    const auto refused = told.get();
+    EXPECT_TRUE(!refused && refused.error().code == Code::kForbidden) << i;
+  }
 }
 
 TEST_F(WorkdirsTest, TellNothingThatTheOwnerMayNotRead) {

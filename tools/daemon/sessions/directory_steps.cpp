@@ -48,10 +48,9 @@ bool is_served_by_user(std::uint64_t mount_id) {
 }
 
 /// Asks no file system: the kernel knows by itself what is mounted where.
-Result<void> check_mount(const FileDescriptor& directory) {
+Result<void> check_mount(const FileDescriptor& found) {
   struct statx status {};
-  if (::statx(directory.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &status) != 0)
-    return fail_errno(errno);
+  if (::statx(found.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &status) != 0) return fail_errno(errno);
   if ((status.stx_attributes & STATX_ATTR_MOUNT_ROOT) && is_served_by_user(status.stx_mnt_id))
     return fail(Code::kForbidden, "a workdir cannot be in a file system that a user's program serves (FUSE)");
   return {};
@@ -70,31 +69,51 @@ Result<std::string> link_text(const FileDescriptor& directory, const std::string
   return std::string(text.data(), static_cast<std::size_t>(size));
 }
 
-}  // namespace
+Result<FileDescriptor> root_directory() {
+  return open_at(AT_FDCWD, "/", O_PATH | O_DIRECTORY);
+}
 
-Result<FileDescriptor> open_by_steps(const std::string& path, Links links) {
-  const auto start = [] { return open_at(AT_FDCWD, "/", O_PATH | O_DIRECTORY); };
-  auto here = start();
+enum class Last { kDirectory, kAny };
+
+/// Finds (O_PATH) what a path leads to from `here`.
+Result<FileDescriptor> walk(Result<FileDescriptor> here, const std::string& path, Links links, Last last) {
+  if (path.starts_with('/')) here = root_directory();
   std::vector<std::string> pending;
   queue(path, pending);
   for (int followed = 0; here && !pending.empty();) {
     const std::string name = std::move(pending.back());
     pending.pop_back();
     auto next = open_at(here->get(), name, O_PATH | O_DIRECTORY | O_NOFOLLOW);
-    if (next) {
-      if (auto checked = check_mount(*next); !checked) return fail(checked.error());
-      here = std::move(next);
-      continue;
+    if (!next && next.error().errno_value != ENOTDIR) return next;
+    if (!next) {
+      auto text = link_text(*here, name, links);
+      if (text) {
+        if (++followed > kMostLinks) return fail_errno(ELOOP);
+        if (text->starts_with('/')) here = root_directory();
+        queue(*text, pending);
+        continue;
+      }
+      const bool is_found = last == Last::kAny && pending.empty() && text.error().errno_value == ENOTDIR;
+      if (!is_found) return fail(text.error());
+      next = open_at(here->get(), name, O_PATH | O_NOFOLLOW);
+      if (!next) return next;
     }
-    if (next.error().errno_value != ENOTDIR) return next;
-    auto text = link_text(*here, name, links);
-    if (!text) return fail(text.error());
-    if (++followed > kMostLinks) return fail_errno(ELOOP);
-    if (text->starts_with('/')) here = start();
-    queue(*text, pending);
+    if (auto checked = check_mount(*next); !checked) return fail(checked.error());
+    here = std::move(next);
   }
-  if (!here) return here;
-  return open_at(here->get(), ".", O_RDONLY | O_DIRECTORY);
+  return here;
+}
+
+}  // namespace
+
+Result<FileDescriptor> open_by_steps(const std::string& path, Links links) {
+  auto found = walk(root_directory(), path, links, Last::kDirectory);
+  if (!found) return found;
+  return open_at(found->get(), ".", O_RDONLY | O_DIRECTORY);
+}
+
+Result<FileDescriptor> find_by_steps(const FileDescriptor& directory, const std::string& path) {
+  return walk(open_at(directory.get(), ".", O_PATH | O_DIRECTORY), path, Links::kFollow, Last::kAny);
 }
 
 }  // namespace okcvm::daemon

@@ -14,4 +14,8 @@ enum class Links { kFollow, kRefuse };
 /// `forbidden` where one does; ELOOP for a link that is refused, and for every link in /proc.
 Result<FileDescriptor> open_by_steps(const std::string& path, Links links);
 
+/// Finds (O_PATH) a file of any type in the same way, following links, by a path from that directory or an
+/// absolute one.
+Result<FileDescriptor> find_by_steps(const FileDescriptor& directory, const std::string& path);
+
 }  // namespace okcvm::daemon

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "policy/git_config.h"
+#include "tools/daemon/sessions/directory_steps.h"
 #include "tools/daemon/sessions/owner_files.h"
 
 namespace okcvm::daemon {
@@ -16,8 +17,8 @@ namespace {
 constexpr off_t kMostText = 1 << 20;
 
 /// What is no regular file is not opened: that could wait for ever, or act.
-Result<std::string> text_at(int directory, const std::string& name) {
-  auto found = open_at(directory, name, O_PATH);
+Result<std::string> text_at(const FileDescriptor& directory, const std::string& name) {
+  auto found = find_by_steps(directory, name);
   if (!found) return fail(found.error());
   struct stat status {};
   if (::fstat(found->get(), &status) != 0) return fail_errno(errno);
@@ -39,32 +40,38 @@ Result<std::string> text_at(int directory, const std::string& name) {
 }
 
 /// Opens the directory whose path a file gives, after a prefix.
-Result<FileDescriptor> directory_given_by(int directory, const std::string& name, std::string_view prefix) {
+Result<FileDescriptor> directory_given_by(const FileDescriptor& directory, const std::string& name,
+                                          std::string_view prefix) {
   auto text = text_at(directory, name);
   if (!text) return fail(text.error());
   if (!text->starts_with(prefix))
     return fail(Code::kNotFound, "the repository's " + name + " gives no directory");
   auto path = text->substr(prefix.size());
   while (path.ends_with('\n') || path.ends_with('\r')) path.pop_back();
-  return open_at(directory, path, O_PATH | O_DIRECTORY);
+  return find_by_steps(directory, path);
+}
+
+bool is_directory(const FileDescriptor& found) {
+  struct stat status {};
+  return ::fstat(found.get(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
 /// The text of its configuration (gitrepository-layout(5)).
-Result<std::string> config_of(int directory) {
-  auto repository = open_at(directory, ".git", O_PATH | O_DIRECTORY);
+Result<std::string> config_of(const FileDescriptor& directory) {
+  auto repository = find_by_steps(directory, ".git");
   if (!repository && repository.error().errno_value == ENOENT) return text_at(directory, "config");  // bare
-  if (!repository && repository.error().errno_value == ENOTDIR)
+  if (repository && !is_directory(*repository))
     repository = directory_given_by(directory, ".git", "gitdir: ");
   if (!repository) return fail(repository.error());
-  auto common = directory_given_by(repository->get(), "commondir", {});  // of linked working trees
+  auto common = directory_given_by(*repository, "commondir", {});  // of linked working trees
   if (!common && common.error().errno_value != ENOENT) return fail(common.error());
-  return text_at(common ? common->get() : repository->get(), "config");
+  return text_at(common ? *common : *repository, "config");
 }
 
 }  // namespace
 
 Result<std::string> remote_url(const FileDescriptor& directory, const fusefs::Caller& owner) {
-  const auto config = as_owner(owner, [&] { return config_of(directory.get()); });
+  const auto config = as_owner(owner, [&] { return config_of(directory); });
   if (!config) return fail(config.error());
   auto url = remote_url_in(*config);
   if (!url) return fail(Code::kNotFound, "the repository names no remote");
