@@ -100,6 +100,24 @@ TEST_F(DaemonSnapshots, OfAnUnmountedSessionAreNotTakenForWhatIsThereNow) {
   EXPECT_EQ(read(mount("copy") / "outputs/f"), "two");
 }
 
+TEST_F(DaemonSnapshots, ThatCannotBecomeASessionLeaveNothingForGood) {
+  write(file(), "one");
+  const auto bin = root_ / "state/discarded", workspace = root_ / "state/workspaces/copy";
+  std::filesystem::remove(bin);
+  write(bin, "nothing can be put away here");
+  write(mount("copy"), "nothing can be mounted here");
+  EXPECT_GE(post("fork", {{"id", "copy"}}).status, 400);
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy").status, 404);
+  EXPECT_TRUE(std::filesystem::exists(workspace));
+  EXPECT_EQ(stop(), 0);
+  std::filesystem::remove(bin);
+  std::filesystem::remove(mount("copy"));
+  start();
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy").status, 404);
+  EXPECT_FALSE(std::filesystem::exists(workspace));
+  EXPECT_FALSE(std::filesystem::exists(root_ / "state/snapshots/copy.git"));
+}
+
 TEST_F(DaemonSnapshots, StandBesideCheckpoints) {
   write(file(), "turn 1");
   const auto first = post("checkpoints", {{"id", "t1"}, {"data", {{"turn", 1}}}, {"snapshot", true}});

@@ -156,10 +156,8 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
   if (!forked) {
     static_cast<void>(detach(session, true));
     session.set_store(nullptr, {});
-    if (is_inserted) {
-      static_cast<void>(discard(session));
-      static_cast<void>(registry_->remove(*id));
-    }
+    // A row that stays says `making`: the next start puts away what could not be now.
+    if (is_inserted && discard(session)) static_cast<void>(registry_->remove(*id));
     drop_entry(*id);
     session.gate().close();
     return fail(forked.error());
