@@ -15,7 +15,14 @@ namespace {
 
 // Lines of a log: "+ PATH NUMBERS", "- PATH" (and all below), "> FROM TO", and at the end of what one
 // snapshot saw
-// "= COMMIT CRC" over the lines since the last such line.
+// "= COMMIT CRC" over the lines since the last such line. A log that was written anew begins with
+// "# SIZE" of what it was then.
+
+// A log above both is written anew: it has grown by as much as it held.
+constexpr std::uint64_t kSmallLog = 1 << 20;
+constexpr std::uint64_t kGrowth = 2;
+// All of it is held in memory, by the one daemon of all.
+constexpr std::uint64_t kLargestLog = 512 << 20;
 
 // Time stamps of a file system move in steps of up to a tick of the kernel (CONFIG_HZ=100: 10 ms); twice
 // that.
@@ -114,6 +121,30 @@ void apply(std::string_view line, Rows<Row>& rows) {
   if (what == ">") move_tree(rows, path, from_line(take_word(line)));
 }
 
+std::string header_of(std::uint64_t size) {
+  return "# " + std::to_string(size) + "\n";
+}
+
+/// What a log is when it has just been written anew; 0 for one that never was.
+std::uint64_t size_when_new(int log) {
+  std::array<char, 24> bytes{};
+  const auto got = read_at(log, bytes.data(), bytes.size(), 0);
+  std::string_view line(bytes.data(), got.value_or(0));
+  line = line.substr(0, line.find('\n'));
+  return take_word(line) == "#" ? static_cast<std::uint64_t>(take_number(line)) : 0;
+}
+
+bool has_outgrown_itself(int log) {
+  struct stat status {};
+  if (::fstat(log, &status) != 0) return false;
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  return size > kSmallLog && size > kGrowth * size_when_new(log);
+}
+
+std::string end_of(std::string_view text, const Oid& snapshot) {
+  return "= " + snapshot.hex() + " " + crc_of(text) + "\n";
+}
+
 }  // namespace
 
 FileStamp stamp_of(const struct stat& status) {
@@ -126,6 +157,9 @@ void StatIndex::load(Log<Row>& log) {
   if (log.loaded_for == base_) return;
   log.rows.clear();
   log.loaded_for = base_;
+  struct stat status {};
+  if (::fstatat(folder_, log.file_name, &status, AT_SYMLINK_NOFOLLOW) != 0) return;
+  if (static_cast<std::uint64_t>(status.st_size) > kLargestLog) return;
   const auto text = read_file(folder_, log.file_name);
   if (!text) return;
   bool reached = false;
@@ -187,26 +221,53 @@ void StatIndex::removed(std::string_view path) {
   files_.pending += line;
 }
 
+// What does not get written here only makes a later snapshot slower, so errors are not reported.
+
 template <typename Row>
-void StatIndex::append(Log<Row>& log, const Oid& snapshot, bool anew) {
+void StatIndex::append(Log<Row>& log, bool anew) {
   std::string text = std::move(log.moves) + log.pending;
   log.moves.clear();
   log.pending.clear();
-  const std::string crc = crc_of(text);
-  text.append("= ").append(snapshot.hex()).append(" ").append(crc).append("\n");
-  // What does not get written here only makes a later snapshot slower, so errors are not reported.
-  if (anew) {
-    if (!replace_file(folder_, log.file_name, text, false)) ::unlinkat(folder_, log.file_name, 0);
-    return;
-  }
-  const FileDescriptor file(::openat(folder_, log.file_name, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW));
-  if (file && !write_all(file.get(), text, "index")) ::unlinkat(folder_, log.file_name, 0);
+  if (anew) return write_anew(log, std::move(text));
+  text += end_of(text, base_);
+  const FileDescriptor file(::openat(folder_, log.file_name, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW));
+  if (!file) return;
+  if (!write_all(file.get(), text, "index"))
+    ::unlinkat(folder_, log.file_name, 0);
+  else if (has_outgrown_itself(file.get()))
+    compact(log);
+}
+
+template <typename Row>
+void StatIndex::write_anew(Log<Row>& log, std::string text) {
+  text.insert(0, header_of(text.size()));
+  text += end_of(text, base_);
+  if (!replace_file(folder_, log.file_name, text, false)) ::unlinkat(folder_, log.file_name, 0);
+}
+
+/// Leaves of a log what it says of the base.
+template <typename Row>
+void StatIndex::compact(Log<Row>& log) {
+  load(log);
+  std::string text;
+  for (const auto& [path, row] : log.rows) append_row(path, row, text);
+  if (text.empty())
+    ::unlinkat(folder_, log.file_name, 0);
+  else
+    write_anew(log, std::move(text));
 }
 
 void StatIndex::commit(const Oid& snapshot, bool anew) {
-  append(folders_, snapshot, anew);
-  append(files_, snapshot, anew);
-  // What the rows in memory said of the base no longer holds; they are read again when they are next needed.
+  base_ = snapshot;
+  // What the rows in memory said of the base before no longer holds.
+  forget_rows();
+  append(folders_, anew);
+  append(files_, anew);
+  forget_rows();
+}
+
+/// They are read again when they are next needed.
+void StatIndex::forget_rows() {
   folders_.rows.clear();
   files_.rows.clear();
   folders_.loaded_for = files_.loaded_for = Oid{};

@@ -47,7 +47,8 @@ class StatIndex final {
   void saw_file(std::string_view path, const FileStamp& stamp, std::int64_t now_ns);
   void moved(std::string_view from, std::string_view to);
   void removed(std::string_view path);
-  /// Appends what was seen. `anew`: all of it was seen, so older logs are replaced.
+  /// Appends what was seen, which is about this base from then on. `anew`: all of it was seen, so older logs
+  /// are replaced; they also are when most of them is out of date.
   void commit(const Oid& snapshot, bool anew);
   void drop();
 
@@ -63,7 +64,12 @@ class StatIndex final {
   template <typename Row>
   void load(Log<Row>& log);
   template <typename Row>
-  void append(Log<Row>& log, const Oid& snapshot, bool anew);
+  void append(Log<Row>& log, bool anew);
+  template <typename Row>
+  void write_anew(Log<Row>& log, std::string text);
+  template <typename Row>
+  void compact(Log<Row>& log);
+  void forget_rows();
 
   int folder_;
   Oid base_;
