@@ -229,9 +229,10 @@ Operations::Nameless Operations::name_is_gone(const Directory& directory, const 
   }
   nodes_.unlinked(key, directory.id, name, last);
   if (!id || !last) return std::nullopt;
-  if (held) nodes_.note_last_status(*id, status);
   directories_.drop(*id);
   listings_.drop(*id);
+  if (!held) return id;
+  nodes_.note_last_status(*id, status);
   removed_.hold(*id, std::move(held));
   return id;
 }

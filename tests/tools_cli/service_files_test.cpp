@@ -87,8 +87,8 @@ TEST_F(ServiceFiles, MountsAreKeptWhileOneDaemonFollowsAnother) {
 }
 
 TEST_F(ServiceFiles, ScriptsAreGoodShell) {
-  for (const char* script :
-       {"tools/quickstart.sh", "tools/test.sh", "tools/packaging/check_package.sh", ".ci/run"})
+  for (const char* script : {"tools/quickstart.sh", "tools/test.sh", "tools/packaging/check_package.sh",
+                             "tools/packaging/check_service.sh", "tools/packaging/clean_root.sh", ".ci/run"})
     EXPECT_EQ(run("bash -n " OKCVM_SOURCE "/" + std::string(script)).output, "") << script;
   for (const char* script : {"tools/man/fill_in_options.sh", "tools/packaging/postinst",
                              "tools/packaging/prerm", "tools/packaging/postrm"})

@@ -6,82 +6,39 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tools/setup.sh
 need_root
+. tools/packaging/clean_root.sh
 
-mirror=${1-$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Codename: bookworm' | sort -u | head -n 1)}
-work='' root='' daemon=''
-
-clean_up() {
-  local status=$?
-  trap - EXIT
-  set +e
-  if [ -n "$daemon" ]; then kill -KILL "$daemon" 2>/dev/null; fi
-  if [ -n "$root" ]; then
-    fuse_mounts | grep -F "$root/" | while read -r left; do umount -l "$left"; done
-    umount -l "$root/sys" "$root/proc" 2>/dev/null
-  fi
-  [ -z "$work" ] || rm -rf --one-file-system "$work"
-  [ "$status" = 0 ] && echo "check_package done" || echo "check_package FAILED" >&2
-  exit "$status"
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-step() { printf '== %s\n' "$*"; }
-clean=(/usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C)
 inside() { timeout -s KILL 300 chroot "$root" "${clean[@]}" "$@"; }
-must_be_there() { for path; do [ -e "$root$path" ] || fail "$path is missing"; done; }
-must_be_gone() { for path; do [ ! -e "$root$path" ] || fail "$path is still there"; done; }
 
 start_daemon() { # in the root; its keeper stands in for the service manager that does not run there
   chroot "$root" "${clean[@]}" okcvmd --keeper >>"$work/okcvmd.log" 2>&1 </dev/null &
-  daemon=$!
+  running=($!)
   for _ in $(seq 100); do
     inside okcvm status >/dev/null 2>&1 && return
-    kill -0 "$daemon" 2>/dev/null || break
+    kill -0 "${running[0]}" 2>/dev/null || break
     sleep 0.1
   done
   cat "$work/okcvmd.log"
   fail "okcvmd does not answer"
 }
 stop_daemon() {
-  kill -TERM "$daemon"
-  wait "$daemon" || fail "okcvmd ended with status $?"
-  daemon=''
+  kill -TERM "${running[0]}"
+  wait "${running[0]}" || fail "okcvmd ended with status $?"
+  running=()
 }
 
 step "building the packages: this version and the next"
-install_packages "${build_packages[@]}" debootstrap dpkg-dev fakeroot file procps
-work=$(mktemp -d /var/tmp/okcvm-package.XXXXXX)
-build_preset release okcvmd okcvm documentation
-version=$(sed -n 's/^project(okcvm-fs VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-for each in "$version" "$version+next"; do
-  (cd build && cpack -G DEB -B "$work" -D CPACK_PACKAGE_VERSION="$each" >"$work/cpack.log") || {
-    cat "$work/cpack.log"
-    fail "cpack failed"
-  }
-done
-rm -rf "$work/_CPack_Packages"
-package=$(ls "$work/okcvm-fs_${version}"_*.deb) upgrade=$(ls "$work/okcvm-fs_${version}+next"_*.deb)
+build_packages
 dpkg-deb --info "$package" | sed 's/^/   /'
 
 step "a clean Debian 12 root"
-root=$work/root
-debootstrap --variant=minbase bookworm "$root" "$mirror" >"$work/debootstrap.log" || {
-  tail "$work/debootstrap.log"
-  fail "debootstrap failed"
-}
+make_root
 mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sysfs "$root/sys"
 [ -e "$root/dev/fuse" ] || mknod -m 0666 "$root/dev/fuse" c 10 229
-[ ! -e /etc/apt/apt.conf ] || cp /etc/apt/apt.conf "$root/etc/apt/"
-cp -r /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/"
-cp "$package" "$upgrade" "$root/tmp/"
 
 step "install"
-inside apt-get install -y -qq --no-install-recommends "/tmp/$(basename "$package")" >"$work/apt.log" 2>&1 || {
-  tail -n 20 "$work/apt.log"
-  fail "the installation failed"
-}
+install_inside "$package"
 must_be_there /usr/bin/okcvm /usr/sbin/okcvmd /usr/lib/systemd/system/okcvmd.service \
   /usr/lib/systemd/system/okcvmd.socket /usr/lib/sysusers.d/okcvm.conf /usr/lib/tmpfiles.d/okcvm.conf \
   /etc/okcvm/okcvmd.conf /usr/share/bash-completion/completions/okcvm /usr/share/zsh/vendor-completions/_okcvm \
@@ -107,11 +64,8 @@ daemon_pid() { inside okcvm status --json | sed -n 's/.*"pid":\([0-9]*\).*/\1/p'
 echo 'log-level = debug' >>"$root/etc/okcvm/okcvmd.conf"
 before=$(mount_number) old=$(daemon_pid)
 exec 7<"$root$mount/outputs/note"
-inside apt-get install -y -qq --no-install-recommends "/tmp/$(basename "$upgrade")" >"$work/apt.log" 2>&1 || {
-  tail -n 20 "$work/apt.log"
-  fail "the upgrade failed"
-}
-kill -HUP "$daemon" # as postinst does by systemctl reload
+install_inside "$upgrade"
+kill -HUP "${running[0]}" # as postinst does by systemctl reload
 for _ in $(seq 100); do
   new=$(daemon_pid 2>/dev/null) && [ -n "$new" ] && [ "$new" != "$old" ] && break
   sleep 0.1

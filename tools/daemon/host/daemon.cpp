@@ -242,6 +242,7 @@ Result<void> run(const Options& options, Backends backends) {
     leave_mounts = *served;
     if (!leave_mounts && options.session_ttl_days > 0) running.clean_old();
   }
+  if (leave_mounts) manager.let_reload_end();
   sessions.stop(leave_mounts);
   if (!leave_mounts && !control->is_units) {
     manager.forget_control();

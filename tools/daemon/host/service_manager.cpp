@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string_view>
 
 #include "tools/daemon/host/keeper.h"
@@ -21,6 +22,18 @@ namespace {
 constexpr std::string_view kDevicePrefix = "okcvm-";
 constexpr const char* kControlName = "control";
 constexpr std::uint64_t kBarrierMicroseconds = 2'000'000;
+constexpr std::chrono::seconds kLongestReload{5};
+constexpr const char* kSystemd = "org.freedesktop.systemd1";
+constexpr const char* kSystemdPath = "/org/freedesktop/systemd1";
+constexpr const char* kSystemdManager = "org.freedesktop.systemd1.Manager";
+
+/// A connection to the system's bus; null if there is none.
+using Bus = std::unique_ptr<sd_bus, decltype(&::sd_bus_flush_close_unref)>;
+Bus system_bus() {
+  sd_bus* bus = nullptr;
+  if (::sd_bus_open_system(&bus) < 0) bus = nullptr;
+  return {bus, ::sd_bus_flush_close_unref};
+}
 
 void keep(const std::string& name, int descriptor) {
   const auto message = "FDSTORE=1\nFDNAME=" + name;
@@ -42,24 +55,23 @@ std::string bound_path(int socket) {
   return std::string(address.sun_path, ::strnlen(address.sun_path, size - offsetof(sockaddr_un, sun_path)));
 }
 
-/// A property of systemd's about one of its objects; empty if it cannot be had.
+/// What systemd is doing with this unit ("reload"); empty if it is nothing, or cannot be told.
 std::string job_type(sd_bus* bus) {
   sd_bus_message* reply = nullptr;
   const char* path = nullptr;
-  constexpr const char* kManager = "org.freedesktop.systemd1";
   std::string type;
-  if (::sd_bus_call_method(bus, kManager, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager",
-                           "GetUnitByPID", nullptr, &reply, "u", static_cast<std::uint32_t>(::getpid())) < 0)
+  if (::sd_bus_call_method(bus, kSystemd, kSystemdPath, kSystemdManager, "GetUnitByPID", nullptr, &reply, "u",
+                           static_cast<std::uint32_t>(::getpid())) < 0)
     return type;
   if (::sd_bus_message_read(reply, "o", &path) >= 0) {
     sd_bus_message* job = nullptr;
     std::uint32_t number = 0;
     const char* job_path = nullptr;
-    if (::sd_bus_get_property(bus, kManager, path, "org.freedesktop.systemd1.Unit", "Job", nullptr, &job,
+    if (::sd_bus_get_property(bus, kSystemd, path, "org.freedesktop.systemd1.Unit", "Job", nullptr, &job,
                               "(uo)") >= 0 &&
         ::sd_bus_message_read(job, "(uo)", &number, &job_path) >= 0 && number != 0) {
       char* text = nullptr;
-      if (::sd_bus_get_property_string(bus, kManager, job_path, "org.freedesktop.systemd1.Job", "JobType",
+      if (::sd_bus_get_property_string(bus, kSystemd, job_path, "org.freedesktop.systemd1.Job", "JobType",
                                        nullptr, &text) >= 0)
         type = text;
       std::free(text);
@@ -131,11 +143,29 @@ void ServiceManager::forget_device(const std::string& session) const {
 
 bool ServiceManager::is_restarting() const {
   if (kept_by_ != "systemd") return false;
-  sd_bus* bus = nullptr;
-  if (::sd_bus_open_system(&bus) < 0) return false;
-  const auto type = job_type(bus);
-  ::sd_bus_flush_close_unref(bus);
+  const Bus bus = system_bus();
+  const auto type = bus ? job_type(bus.get()) : std::string();
   return type == "restart" || type == "try-restart";
+}
+
+void ServiceManager::let_reload_end() const {
+  if (kept_by_ != "systemd") return;
+  const Bus bus = system_bus();
+  if (!bus) return;
+  // systemd tells of the end of jobs to those who asked for that; before the look, so that none is missed.
+  if (::sd_bus_match_signal(bus.get(), nullptr, kSystemd, kSystemdPath, kSystemdManager, "JobRemoved",
+                            nullptr, nullptr) < 0 ||
+      ::sd_bus_call_method(bus.get(), kSystemd, kSystemdPath, kSystemdManager, "Subscribe", nullptr, nullptr,
+                           nullptr) < 0)
+    return;
+  const auto until = std::chrono::steady_clock::now() + kLongestReload;
+  while (job_type(bus.get()) == "reload") {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::microseconds>(until - std::chrono::steady_clock::now());
+    if (left.count() <= 0 || ::sd_bus_wait(bus.get(), static_cast<std::uint64_t>(left.count())) <= 0) return;
+    while (::sd_bus_process(bus.get(), nullptr) > 0) {
+    }
+  }
 }
 
 }  // namespace okcvm::daemon

@@ -50,6 +50,9 @@ class ServiceManager final {
 
   /// Whether systemd is about to start this unit again after the stop it asked for (`systemctl restart`).
   bool is_restarting() const;
+  /// Waits for the end of the reload that systemd was asked for (`systemctl reload`), a few seconds at most:
+  /// it counts a process that ends during it as failed.
+  void let_reload_end() const;
 
  private:
   std::string kept_by_;
