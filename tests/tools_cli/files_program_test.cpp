@@ -150,6 +150,20 @@ TEST_F(FileVerbs, LsReadsALongListingPageByPage) {
   EXPECT_EQ(daemon_->last().target, "/v1/sessions/12/files/outputs?after=a");
 }
 
+TEST_F(FileVerbs, LsGoesOnAfterANameThatIsNotText) {
+  daemon_answers([](const SeenRequest& request) {
+    if (request.target.ends_with("?stat=true")) return reply(200, R"({"type":"directory"})");
+    const bool first = request.target.find("after=") == std::string::npos;
+    return reply(
+        200, first
+                 ? R"({"entries":[{"name":"\ufffd","path":"d/\ufffd","encoded_path":"d/%80","type":"file"}],)"
+                   R"("truncated":true})"
+                 : R"({"entries":[{"name":"b","path":"d/b","type":"file"}],"truncated":false})");
+  });
+  EXPECT_EQ(okcvm("ls 12 d --json").json()["entries"].size(), 2U);
+  EXPECT_EQ(daemon_->last().target, "/v1/sessions/12/files/d?after=%80");
+}
+
 TEST_F(FileVerbs, LsOfAFileShowsTheFile) {
   daemon_answers(reply(200, R"({"path":"outputs/a","type":"file","size":1})"));
   EXPECT_EQ(okcvm("ls 12 outputs/a").out, "[FILE] outputs/a (1 bytes)\n");

@@ -65,6 +65,13 @@ std::string entry_line(const Json& entry) {
          "\n";
 }
 
+/// An entry's name for a query. That of a name which is not text stands in its path alone.
+std::string encoded_name(const Json& entry) {
+  const auto path = text_in(entry, "encoded_path");
+  if (path.empty()) return percent_encoded(text_in(entry, "name"), false);
+  return path.substr(path.rfind('/') + 1);
+}
+
 Outcome<std::string> read_standard_input(std::size_t most) {
   std::string text;
   std::string piece(std::size_t{64} << 10, '\0');
@@ -169,11 +176,11 @@ Outcome<void> ls(Context& context) {
   Json entries = Json::array();
   Json listing;
   for (std::string after;;) {  // page by page, until nothing is left out
-    auto answer = context.get(target + query({{"after", after}}));
+    auto answer = context.get(target + (after.empty() ? "" : "?after=" + after));
     if (!answer) return tl::unexpected(answer.error());
     listing = std::move(*answer);
     for (const auto& entry : list_in(listing, "entries")) entries.push_back(entry);
-    const auto last = entries.empty() ? std::string() : text_in(entries.back(), "name");
+    const auto last = entries.empty() ? std::string() : encoded_name(entries.back());
     if (!flag_in(listing, "truncated") || last.empty() || last == after) break;
     after = last;
   }
