@@ -5,7 +5,9 @@
 
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <future>
+#include <set>
 
 #include "tests/support/watchdog.h"
 #include "tests/tools/daemon_fixture.h"
@@ -278,6 +280,29 @@ TEST_F(DaemonSessions, BindWorkdirs) {
   ask("DELETE", "/v1/sessions/s1");
   EXPECT_EQ(create({{"id", "s1"}, {"device_id", "d"}})["workdir"], (projects / "b").string());
   EXPECT_EQ(create({{"id", "s2"}, {"device_id", "d"}})["workdir"], nullptr);
+}
+
+TEST_F(DaemonSessions, AreListedInPages) {
+  start();
+  const std::set<std::string> ids{"a1", "a2", "b1", "b2", "b3"};
+  for (const auto& id : ids) create({{"id", id}, {"labels", {{"kind", id.substr(0, 1)}}}});
+  const auto list = [&](const std::string& query) { return ask("GET", "/v1/sessions?" + query).json(); };
+  EXPECT_EQ(list("limit=5")["truncated"], false);
+  EXPECT_EQ(list("limit=4")["truncated"], true);
+  EXPECT_EQ(list("limit=20000")["sessions"].size(), 5u);
+  EXPECT_EQ(list("limit=2&label=kind=a")["truncated"], false) << "of those with the label";
+  EXPECT_EQ(list("limit=2&prefix=b")["truncated"], true);
+  const auto ids_of = [](const json& page) {
+    std::vector<std::string> found;
+    for (const auto& session : page["sessions"]) found.push_back(session["id"]);
+    return found;
+  };
+  EXPECT_THAT(ids_of(list("after=")), ::testing::ElementsAreArray(ids)) << "by id, whenever they were used";
+  const auto page = list("after=a1&limit=2");
+  EXPECT_THAT(ids_of(page), ::testing::ElementsAre("a2", "b1"));
+  EXPECT_EQ(page["truncated"], true);
+  EXPECT_THAT(ids_of(list("after=b1&prefix=b")), ::testing::ElementsAre("b2", "b3"));
+  EXPECT_EQ(list("after=b1&limit=2")["truncated"], false);
 }
 
 TEST_F(DaemonSessions, BindTheirWorkdirAgainOnceItIsThereAgain) {

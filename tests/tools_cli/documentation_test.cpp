@@ -153,7 +153,7 @@ TEST(Documentation, VerbsWorkAgainstTheDaemonThatTheyAreFor) {
     okcvm reset life
     okcvm clean --dry-run
     okcvm delete bran; okcvm delete life; okcvm delete life
-    test "$(okcvm list --json)" = '{"sessions":[]}'
+    test "$(okcvm list --json)" = '{"sessions":[],"truncated":false}'
   )SH");
   EXPECT_EQ(ran.exit_code, 0) << ran.output << daemon.log();
 }

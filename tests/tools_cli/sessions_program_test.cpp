@@ -88,6 +88,28 @@ TEST_F(SessionVerbs, ListIsATableForPeopleAndJsonForPrograms) {
   EXPECT_EQ(okcvm("list --json").json(), (json{{"sessions", {kSession}}}));
 }
 
+TEST_F(SessionVerbs, ListOfMoreThanTheDaemonTellsAtOnceIsComplete) {
+  const auto session = [](const char* id, const char* used) {
+    return json{{"id", id}, {"last_used_at", used}};
+  };
+  const auto a = session("a", "2026-11-21T22:05:05.000Z"), b = session("b", "2026-11-21T22:05:07.000Z"),
+             c = session("c", "2026-11-21T22:05:06.000Z");
+  daemon_answers([&](const SeenRequest& request) {
+    const auto page = [](const json& sessions, bool truncated) {
+      return reply(200, json{{"sessions", sessions}, {"truncated", truncated}}.dump());
+    };
+    if (request.target.find("after=") == std::string::npos) return page(json::array({b}), true);
+    if (request.target.ends_with("after=")) return page(json::array({a, b}), true);
+    return page(json::array({c}), false);
+  });
+  EXPECT_EQ(okcvm("list --json").json()["sessions"], json::array({b, c, a}));
+  EXPECT_EQ(daemon_->last().target, "/v1/sessions?after=b");
+  EXPECT_EQ(okcvm("list --prefix x -n 2 --json").json()["sessions"], json::array({b, c}));
+  EXPECT_EQ(daemon_->last().target, "/v1/sessions?prefix=x&after=b");
+  EXPECT_EQ(okcvm("list -n 1 --json").json()["sessions"], json::array({b}));
+  EXPECT_EQ(daemon_->last().target, "/v1/sessions?limit=1") << "one is enough";
+}
+
 TEST_F(SessionVerbs, InfoJoinsTheSessionAndItsUse) {
   daemon_answers([](const SeenRequest& request) {
     if (!request.target.ends_with("/info")) return reply(200, kSession.dump());

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <ctime>
 #include <filesystem>
@@ -80,6 +81,28 @@ std::string label_text(const Json& session) {
   return text;
 }
 
+/// More sessions than the daemon tells at once, page by page and then in the order of their last use.
+Outcome<Json> all_sessions(const Context& context, const std::string& prefix, const std::string& label,
+                           const std::string& limit) {
+  const auto filters = query({{"prefix", prefix}, {"label", label}});
+  std::vector<Json> all;
+  for (std::string after;;) {
+    const auto page = context.get("/v1/sessions" + (filters.empty() ? "?" : filters + "&") +
+                                  "after=" + percent_encoded(after, false));
+    if (!page) return page;
+    const auto& sessions = list_in(*page, "sessions");
+    all.insert(all.end(), sessions.begin(), sessions.end());
+    if (!flag_in(*page, "truncated") || sessions.empty()) break;
+    after = text_in(sessions.back(), "id");
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Json& a, const Json& b) {
+    return text_in(a, "last_used_at") > text_in(b, "last_used_at");
+  });
+  const bool is_cut = !limit.empty() && all.size() > std::stoul(limit);
+  if (is_cut) all.resize(std::stoul(limit));
+  return Json{{"sessions", std::move(all)}, {"truncated", is_cut}};
+}
+
 std::string on_off(bool value) {
   return value ? "yes" : "no";
 }
@@ -148,10 +171,13 @@ Outcome<void> create(Context& context) {
 }
 
 Outcome<void> list(Context& context) {
-  const auto answer =
-      context.get("/v1/sessions" + query({{"prefix", context.args().option("prefix").value_or("")},
-                                          {"label", context.args().option("label").value_or("")},
-                                          {"limit", context.args().option("limit").value_or("")}}));
+  const auto prefix = context.args().option("prefix").value_or("");
+  const auto label = context.args().option("label").value_or("");
+  const auto limit = context.args().option("limit").value_or("");
+  auto answer = context.get("/v1/sessions" + query({{"prefix", prefix}, {"label", label}, {"limit", limit}}));
+  const bool is_short = answer && flag_in(*answer, "truncated") &&
+                        (limit.empty() || list_in(*answer, "sessions").size() < std::stoul(limit));
+  if (is_short) answer = all_sessions(context, prefix, label, limit);
   if (!answer) return tl::unexpected(answer.error());
   if (context.json()) return context.print_json(*answer);
   Table table({"SESSION", "STATE", "OWNER", "LAST USED", "SKILLS", "AGENT", "LABELS", "MOUNT"});

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "fusefs/session_mount.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/routes/fields.h"
@@ -8,6 +10,7 @@ namespace okcvm::daemon::routes {
 namespace {
 
 constexpr std::int64_t kMaxId = UINT32_MAX - 1;  // (uid_t)-1 stands for nobody
+constexpr std::int64_t kMostSessions = 10'000;   // of one answer, which is held in memory
 
 WorkdirRequest read_workdir(Fields& fields) {
   WorkdirRequest request;
@@ -70,7 +73,8 @@ Result<Response> create_session(Exchange& exchange) {
 Result<Response> list_sessions(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto prefix = query.text("prefix").value_or("");
-  const auto limit = query.integer("limit", 1, 10000).value_or(10000);
+  const auto limit = std::min(query.integer("limit", 1, INT32_MAX).value_or(kMostSessions), kMostSessions);
+  const auto after = query.text("after");
   const auto label = query.text("label");
   const bool with_counters = query.flag("counters");
   if (auto ended = query.end(); !ended) return fail(ended.error());
@@ -78,17 +82,22 @@ Result<Response> list_sessions(Exchange& exchange) {
   if (label && equals == std::string::npos)
     return fail(Code::kInvalidRequest, "?label: name=value is needed");
 
+  const auto& sessions = exchange.service.sessions;
+  const auto& peer = exchange.request.peer;
   Json list = Json::array();
-  for (const auto& session : exchange.service.sessions.list(exchange.request.peer, prefix)) {
-    if (static_cast<std::int64_t>(list.size()) >= limit) break;
+  bool is_truncated = false;
+  for (const auto& session :
+       after ? sessions.list_after(peer, prefix, *after) : sessions.list(peer, prefix)) {
     if (label) {
       const auto labels = session->record().labels;
       const auto found = labels.find(label->substr(0, equals));
       if (found == labels.end() || found->second != label->substr(equals + 1)) continue;
     }
-    list.push_back(view_of_session(exchange.service.sessions, *session, with_counters));
+    is_truncated = static_cast<std::int64_t>(list.size()) >= limit;
+    if (is_truncated) break;
+    list.push_back(view_of_session(sessions, *session, with_counters));
   }
-  return json_response({{"sessions", std::move(list)}});
+  return json_response({{"sessions", std::move(list)}, {"truncated", is_truncated}});
 }
 
 Result<Response> show_session(Exchange& exchange) {

@@ -95,6 +95,16 @@ std::vector<SessionPointer> Sessions::list(const Peer& peer, std::string_view pr
   return sessions;
 }
 
+std::vector<SessionPointer> Sessions::list_after(const Peer& peer, std::string_view prefix,
+                                                 std::string_view after) const {
+  const MutexLock lock(mutex_);
+  std::vector<SessionPointer> sessions;
+  for (auto entry = sessions_.upper_bound(after); entry != sessions_.end(); ++entry)
+    if (entry->first.starts_with(prefix) && peer.may_use(entry->second->owner()))
+      sessions.push_back(entry->second);
+  return sessions;
+}
+
 Result<Sessions::Entry> Sessions::make_entry(SessionRecord record) {
   auto session = std::make_shared<Session>(std::move(record));
   auto pass = session->gate().alone();

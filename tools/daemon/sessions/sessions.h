@@ -96,6 +96,9 @@ class Sessions final {
   Result<SessionPointer> find(const Peer& peer, std::string_view id_or_prefix) const EXCLUDES(mutex_);
   /// Last used first.
   std::vector<SessionPointer> list(const Peer& peer, std::string_view prefix) const EXCLUDES(mutex_);
+  /// By id, those that come after this one: an order that no use changes.
+  std::vector<SessionPointer> list_after(const Peer& peer, std::string_view prefix,
+                                         std::string_view after) const EXCLUDES(mutex_);
   /// False if there was none. By exact id only.
   Result<bool> remove(const Peer& peer, std::string_view id);
   Result<void> mount(Session& session);
