@@ -1,4 +1,5 @@
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include "tests/tools/daemon_fixture.h"
 
@@ -36,6 +37,29 @@ TEST_F(DaemonSnapshots, AreTakenShownComparedAndRestored) {
   EXPECT_EQ(get("snapshots?limit=1")["snapshots"].size(), 1u);
   EXPECT_EQ(get("snapshots/" + id)["snapshot"]["label"], "first");
   EXPECT_EQ(get("verify")["ok"], true);
+}
+
+TEST_F(DaemonSnapshots, AreComparedInAnswersOfABoundedSize) {
+  constexpr std::size_t kMost = 10'000, kFiles = kMost + 5;
+  write(file(), "one");
+  const auto before = post("snapshots", {{"label", "before"}}).json()["id"].get<std::string>();
+  for (std::size_t i = 0; i < kFiles; ++i)
+    ASSERT_EQ(::mknod((mount("s1") / "outputs" / std::to_string(i)).c_str(), S_IFREG | 0644, 0), 0);
+  const auto expect_most = [&](const json& answer, const char* rows) {
+    EXPECT_EQ(answer[rows].size(), kMost);
+    EXPECT_GE(answer["total"], kFiles);
+    EXPECT_EQ(answer["truncated"], true);
+  };
+  expect_most(get("diff"), "changes");
+  expect_most(get("verify"), "live_differences");
+  const auto after = post("snapshots").json()["id"].get<std::string>();
+  expect_most(get("snapshots/" + after), "changes");
+  expect_most(post("restore", {{"snapshot", before}, {"dry_run", true}}).json(), "changes");
+  expect_most(post("restore", {{"snapshot", before}}).json(), "changes");
+  EXPECT_FALSE(std::filesystem::exists(mount("s1") / "outputs/0"));
+  const auto all = get("diff?from=" + before);
+  EXPECT_EQ(all["total"], 0);
+  EXPECT_EQ(all["truncated"], false);
 }
 
 TEST_F(DaemonSnapshots, ShowTheirProgress) {

@@ -86,6 +86,20 @@ TEST_F(SnapshotVerbs, RestoreSaysHowToGoBack) {
             (json{{"snapshot", "abcd"}, {"paths", {"outputs/a", "outputs/b c"}}}));
 }
 
+TEST_F(SnapshotVerbs, ChangesThatTheDaemonLeavesOutAreCounted) {
+  const json row{{"kind", "added"}, {"path", "outputs/a"}};
+  daemon_answers(reply(200, json{{"changes", {row, row}},
+                                 {"live_differences", {row, row}},
+                                 {"total", 12},
+                                 {"truncated", true},
+                                 {"ok", true},
+                                 {"before", {{"id", "0123456789abcdef"}}}}
+                                .dump()));
+  EXPECT_THAT(okcvm("diff 12").out, ::testing::EndsWith("A outputs/a\nand 10 more entries\n"));
+  EXPECT_THAT(okcvm("restore 12 abcd").out, HasSubstr("and 10 more entries\nrestored 12 entries;"));
+  EXPECT_THAT(okcvm("verify 12").out, HasSubstr("differs from the snapshot in 12 entries\n"));
+}
+
 TEST_F(SnapshotVerbs, DryRunSaysThatNothingWasChanged) {
   answer_in_the_end({{"dry_run", true}, {"changes", json::array()}, {"before", nullptr}});
   EXPECT_EQ(okcvm("restore 12 abcd --dry-run").out, "no changes\nnothing was changed (--dry-run)\n");

@@ -61,7 +61,18 @@ std::string change_line(const Json& row) {
   return text + size_change(row) + "\n";
 }
 
-std::string changes_text(const Context& context, const Json& changes) {
+/// How many there are, of which the daemon may tell only the first.
+std::uint64_t total_of(const Json& answer, const Json& rows) {
+  return std::max<std::uint64_t>(number_in(answer, "total"), rows.size());
+}
+
+std::string left_out_text(const Json& answer, const Json& rows) {
+  const auto more = total_of(answer, rows) - rows.size();
+  return more > 0 ? "and " + count_of(more, "more entry", "more entries") + "\n" : "";
+}
+
+std::string changes_text(const Context& context, const Json& answer) {
+  const auto& changes = list_in(answer, "changes");
   if (changes.empty()) return "no changes\n";
   std::string text;
   for (const auto& row : changes) {
@@ -71,7 +82,7 @@ std::string changes_text(const Context& context, const Json& changes) {
     text += context.out().is_terminal() ? visible(unified, true) : unified;
     if (!text.ends_with('\n')) text += '\n';
   }
-  return text;
+  return text + left_out_text(answer, changes);
 }
 
 std::string snapshot_header(const Json& snapshot) {
@@ -91,13 +102,12 @@ std::string text_wanted(const Context& context) {
 
 Outcome<void> print_restored(const Context& context, const Json& answer) {
   if (context.json()) return context.print_json(answer);
-  const auto& changes = list_in(answer, "changes");
-  std::string text = changes_text(context, changes);
+  std::string text = changes_text(context, answer);
   if (flag_in(answer, "dry_run")) {
     text += "nothing was changed (--dry-run)\n";
   } else if (const auto before = text_in(member_in(answer, "before"), "id"); !before.empty()) {
-    text += "restored " + count_of(changes.size(), "entry", "entries") + "; 'okcvm undo' goes back to " +
-            short_id(before) + "\n";
+    text += "restored " + count_of(total_of(answer, list_in(answer, "changes")), "entry", "entries") +
+            "; 'okcvm undo' goes back to " + short_id(before) + "\n";
   }
   return context.print(text);
 }
@@ -137,7 +147,7 @@ Outcome<void> show(Context& context) {
   if (!answer) return tl::unexpected(answer.error());
   if (context.json()) return context.print_json(*answer);
   return context.print(snapshot_header(member_in(*answer, "snapshot")) + "\n" +
-                       changes_text(context, list_in(*answer, "changes")));
+                       changes_text(context, *answer));
 }
 
 Outcome<void> diff(Context& context) {
@@ -148,7 +158,7 @@ Outcome<void> diff(Context& context) {
                                 "diff");
   if (!answer) return tl::unexpected(answer.error());
   if (context.json()) return context.print_json(*answer);
-  return context.print(changes_text(context, list_in(*answer, "changes")));
+  return context.print(changes_text(context, *answer));
 }
 
 Outcome<void> restore(Context& context) {
@@ -190,8 +200,10 @@ Outcome<void> verify(Context& context) {
     for (const auto& problem : problems)
       if (problem.is_string()) text += "  " + visible(problem.get<std::string>()) + "\n";
     const auto& live = list_in(*answer, "live_differences");
-    text += "the workspace differs from the snapshot in " + count_of(live.size(), "entry", "entries") + "\n";
+    text += "the workspace differs from the snapshot in " +
+            count_of(total_of(*answer, live), "entry", "entries") + "\n";
     for (const auto& row : live) text += "  " + change_line(row);
+    text += left_out_text(*answer, live);
     if (auto printed = context.print(text); !printed) return printed;
   }
   if (flag_in(*answer, "ok")) return {};

@@ -72,8 +72,9 @@ Result<Response> show_snapshot(Exchange& exchange) {
   if (!snapshot) return fail(snapshot.error());
   auto changes = (*store)->show(name, with_text);
   if (!changes) return fail(changes.error());
-  return json_response(
-      {{"snapshot", view_of_snapshot(*snapshot)}, {"changes", view_of_differences(*changes)}});
+  Json view{{"snapshot", view_of_snapshot(*snapshot)}};
+  add_differences(view, "changes", *changes);
+  return json_response(view);
 }
 
 Result<Response> diff_snapshots(Exchange& exchange) {
@@ -90,9 +91,9 @@ Result<Response> diff_snapshots(Exchange& exchange) {
   if (!source) return fail(source.error());
   auto changes = (*store)->diff(from, to, *source, with_text);
   if (!changes) return fail(changes.error());
-  return json_response({{"from", from.empty() ? Json() : Json(from)},
-                        {"to", or_null(to)},
-                        {"changes", view_of_differences(*changes)}});
+  Json view{{"from", from.empty() ? Json() : Json(from)}, {"to", or_null(to)}};
+  add_differences(view, "changes", *changes);
+  return json_response(view);
 }
 
 Result<Response> restore_snapshot(Exchange& exchange) {
@@ -151,10 +152,9 @@ Result<Response> verify_snapshot(Exchange& exchange) {
   if (!source) return fail(source.error());
   auto report = (*store)->verify(snapshot, *source, exchange.request.progress);
   if (!report) return fail(report.error());
-  return json_response({{"ok", report->problems.empty()},
-                        {"objects", report->objects},
-                        {"problems", report->problems},
-                        {"live_differences", view_of_differences(report->live_differences)}});
+  Json view{{"ok", report->problems.empty()}, {"objects", report->objects}, {"problems", report->problems}};
+  add_differences(view, "live_differences", report->live_differences);
+  return json_response(view);
 }
 
 }  // namespace okcvm::daemon::routes

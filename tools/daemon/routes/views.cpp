@@ -10,6 +10,8 @@
 namespace okcvm::daemon {
 namespace {
 
+constexpr std::size_t kMostDifferences = 10'000;  // of one answer, which is held in memory
+
 Json paths_of(const std::vector<RelPath>& paths) {
   Json list = Json::array();
   for (const auto& path : paths) list.push_back(path.text());
@@ -100,9 +102,10 @@ Json view_of_snapshot(const snapshots::Snapshot& snapshot) {
   return view;
 }
 
-Json view_of_differences(const std::vector<snapshots::Difference>& differences) {
+void add_differences(Json& view, const char* name, const std::vector<snapshots::Difference>& differences) {
   Json rows = Json::array();
   for (const auto& difference : differences) {
+    if (rows.size() == kMostDifferences) break;
     Json row;
     row["kind"] = kind_name(difference.kind);
     row["path"] = difference.path.text();
@@ -115,7 +118,9 @@ Json view_of_differences(const std::vector<snapshots::Difference>& differences) 
     if (!difference.unified.empty()) row["unified"] = difference.unified;
     rows.push_back(std::move(row));
   }
-  return rows;
+  view["total"] = differences.size();
+  view["truncated"] = rows.size() < differences.size();
+  view[name] = std::move(rows);
 }
 
 Json view_of_restore(const std::optional<std::string>& snapshot, bool dry_run,
@@ -123,7 +128,7 @@ Json view_of_restore(const std::optional<std::string>& snapshot, bool dry_run,
   Json view;
   view["snapshot"] = or_null(snapshot);
   view["dry_run"] = dry_run;
-  view["changes"] = view_of_differences(result.applied);
+  add_differences(view, "changes", result.applied);
   view["before"] = result.before ? view_of_snapshot(*result.before) : Json();
   return view;
 }

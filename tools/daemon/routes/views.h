@@ -20,7 +20,9 @@ Response json_response(const Json& value, int status = 200);
 /// With `counters`, also how its mount is being used.
 Json view_of_session(const Sessions& sessions, const Session& session, bool counters = false);
 Json view_of_snapshot(const snapshots::Snapshot& snapshot);
-Json view_of_differences(const std::vector<snapshots::Difference>& differences);
+/// Adds to `view` the first rows under a name, as many as an answer may hold; how many there are in all; and
+/// whether some are left out.
+void add_differences(Json& view, const char* name, const std::vector<snapshots::Difference>& differences);
 Json view_of_restore(const std::optional<std::string>& snapshot, bool dry_run,
                      const snapshots::RestoreResult& result);
 /// Of a file, directory or link at `path`; `target` only of links.
