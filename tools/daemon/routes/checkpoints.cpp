@@ -36,6 +36,9 @@ std::string new_checkpoint_id() {
 
 /// "latest" is the head, or the newest where no head is known.
 Result<Checkpoint> find_checkpoint(Exchange& exchange) {
+  // Without a share of it the session may be gone, and its id somebody else's.
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
   auto& registry = exchange.service.sessions.registry();
   const auto& session = exchange.session->id();
   auto name = exchange.request.captures["checkpoint"];
@@ -104,6 +107,8 @@ Result<Response> list_checkpoints(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto limit = query.integer("limit", 1, 1'000'000).value_or(1'000);
   if (auto ended = query.end(); !ended) return fail(ended.error());
+  const auto pass = exchange.session->gate().share();
+  if (!pass) return fail(pass.error());
   auto list = exchange.service.sessions.registry().checkpoints(exchange.session->id(),
                                                                static_cast<std::size_t>(limit));
   if (!list) return fail(list.error());
