@@ -85,8 +85,11 @@ Result<Oid> Batch::close_blob(BlobStream stream) {
   return oid;
 }
 
-std::string Batch::intent(const Oid& commit, const Oid& pack) const {
+Result<std::string> Batch::intent(const Oid& commit, const Oid& pack) const {
+  const auto newest = repository_->ref(kMainRef);
+  if (!newest) return fail(newest.error());
   std::string text = "commit " + commit.hex() + "\npack " + pack.hex() + "\n";
+  if (*newest) text += "after " + (*newest)->hex() + "\n";
   for (const auto& loose : loose_) text += "loose " + loose.oid.hex() + "\n";
   return text;
 }
@@ -95,8 +98,9 @@ Result<void> Batch::publish(const Oid& commit) {
   if (!stores()) return {};
   auto pack = compressor_->finish();
   if (!pack) return fail(pack.error());
-  const std::string text = intent(commit, pack->value_or(Oid{}));
-  if (auto kept = replace_file(repository_->own_folder(), kIntent, text, false); !kept) return kept;
+  const auto text = intent(commit, pack->value_or(Oid{}));
+  if (!text) return fail(text.error());
+  if (auto kept = replace_file(repository_->own_folder(), kIntent, *text, false); !kept) return kept;
   if (auto in = bring_in(pack->value_or(Oid{})); !in) {
     const Error failed = in.error();
     // The ref was not moved: this removes what had come in already.
@@ -148,7 +152,7 @@ Result<bool> Batch::recover(Repository& repository) {
   const auto text = read_file(repository.own_folder(), kIntent);
   if (!text && text.error().errno_value != ENOENT) return fail(text.error());
   if (text) {
-    std::optional<Oid> commit;
+    std::optional<Oid> commit, after;
     std::vector<std::string> files;
     for (std::size_t start = 0; start < text->size();) {
       const std::size_t end = std::min(text->find('\n', start), text->size());
@@ -156,6 +160,7 @@ Result<bool> Batch::recover(Repository& repository) {
       const auto space = line.find(' ');
       const auto oid = space == line.npos ? std::nullopt : Oid::parse(line.substr(space + 1));
       if (oid && line.starts_with("commit ")) commit = oid;
+      if (oid && line.starts_with("after ")) after = oid;
       if (oid && !oid->is_none() && line.starts_with("pack ")) {
         files.push_back(pack_file(*oid, ".idx"));
         files.push_back(pack_file(*oid, ".pack"));
@@ -168,7 +173,9 @@ Result<bool> Batch::recover(Repository& repository) {
       if (!*ref) return fail(ref->error());
     const bool named = commit && (*newest == commit || *base == commit);
     untold = named && *newest == commit;
-    if (!named) {
+    // An older one may come back with a loss of power: by now its objects are those of the history.
+    const bool is_latest = *newest == after;
+    if (!named && is_latest) {
       for (const auto& file : files) {
         fault_point("batch.recover");
         if (::unlinkat(repository.folder(), file.c_str(), 0) != 0 && errno != ENOENT)

@@ -53,7 +53,7 @@ class Batch final {
 
  private:
   Result<void> bring_in(const Oid& pack);
-  std::string intent(const Oid& commit, const Oid& pack) const;
+  Result<std::string> intent(const Oid& commit, const Oid& pack) const;
 
   Repository* repository_ = nullptr;
   FileDescriptor incoming_;

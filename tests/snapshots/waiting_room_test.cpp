@@ -64,5 +64,26 @@ TEST_F(WaitingRoomTest, IsMadeAgainWhereItIsGone) {
   expect_exact(snapshot());
 }
 
+TEST_F(WaitingRoomTest, AnIntentOfAnOlderSnapshotTakesNothingFromTheHistory) {
+  const auto intent = repository() / "okcvm/intent";
+  std::string of_the_second;
+  auto source = record_.source();
+  const auto retire = source.retire;
+  source.retire = [&](const ChangeSet& set) {
+    of_the_second = read(intent);
+    retire(set);
+  };
+  shell("echo 2 > outputs/second");
+  ASSERT_TRUE(store().take("second", source, nullptr));
+  shell("echo 3 > outputs/third");
+  const auto third = snapshot("third");
+  write(intent, of_the_second);  // as after a loss of power that brought it back
+  reopen();
+  EXPECT_EQ(store().list(0)->size(), 3u);
+  EXPECT_FALSE(there_is(intent));
+  expect_sound_repository();
+  expect_exact(third);
+}
+
 }  // namespace
 }  // namespace okcvm::test
