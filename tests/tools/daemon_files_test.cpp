@@ -120,6 +120,24 @@ TEST_F(DaemonFiles, AreNotOverwrittenUnseen) {
   EXPECT_EQ(remove(first), 404);
 }
 
+TEST_F(DaemonFiles, ThatAreLinksAreDeletedByTheTagsThatAreToldOfThem) {
+  put("outputs/f", "one");
+  const auto link = mount("s1") / "outputs/link";
+  const auto remove = [&](const char* condition, const std::string& tag) {
+    return ask("DELETE", "/v1/sessions/s1/files/outputs/link", {}, {{condition, tag}}).status;
+  };
+  for (const bool by_target : {true, false}) {
+    std::filesystem::create_symlink("f", link);
+    const auto told = by_target ? get("outputs/link").headers["etag"]
+                                : get("outputs/link?stat=true").json()["etag"].get<std::string>();
+    EXPECT_EQ(remove("If-None-Match", told), 412);
+    EXPECT_EQ(remove("If-Match", "\"other\""), 412);
+    EXPECT_EQ(remove("If-Match", told), 200) << by_target;
+    EXPECT_FALSE(std::filesystem::is_symlink(link));
+  }
+  EXPECT_EQ(get("outputs/f").body, "one");
+}
+
 TEST_F(DaemonFiles, AreThereWhileTheyAreReplaced) {
   put("outputs/f", "x");
   std::atomic<int> reading = 3;

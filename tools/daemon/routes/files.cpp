@@ -2,6 +2,8 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "fusefs/session_mount.h"
 #include "policy/file_kind.h"
 #include "tools/daemon/host/clock.h"
@@ -122,20 +124,28 @@ class DirectorySink final : public BodySink {
   const mode_t mode_;
 };
 
-/// What If-Match and If-None-Match ask for, as a check at the moment of replacement. errno ECANCELED:
-/// answered as 412.
+/// What If-Match and If-None-Match ask for of what is there, if there is anything, by the tags that are told
+/// of it. errno ECANCELED: answered as 412.
+Result<void> check_condition(std::string_view match, std::string_view none_match,
+                             const std::vector<std::string>& tags) {
+  const auto names_one = [&](std::string_view list) {
+    return std::any_of(tags.begin(), tags.end(), [&](const auto& tag) { return names_tag(list, tag); });
+  };
+  if ((match.empty() || names_one(match)) && (none_match.empty() || !names_one(none_match))) return {};
+  auto error = Error::of(Code::kBusy, "the file is not the one that was asked for: read it again");
+  error.errno_value = ECANCELED;
+  return fail(std::move(error));
+}
+
+/// The same as a check at the moment of replacement.
 std::function<Result<void>(const fusefs::FileInfo*)> condition_of(const Request& request,
                                                                   const std::shared_ptr<bool>& existed) {
   return [match = std::string(request.header("if-match")),
           none_match = std::string(request.header("if-none-match")),
           existed](const fusefs::FileInfo* there) -> Result<void> {
     *existed = there != nullptr;
-    const bool matches = match.empty() || (there && names_tag(match, etag_of(*there)));
-    const bool differs = none_match.empty() || !there || !names_tag(none_match, etag_of(*there));
-    if (matches && differs) return {};
-    auto error = Error::of(Code::kBusy, "the file is not the one that was asked for: read it again");
-    error.errno_value = ECANCELED;
-    return fail(std::move(error));
+    return check_condition(match, none_match,
+                           there ? std::vector{etag_of(*there)} : std::vector<std::string>());
   };
 }
 
@@ -183,8 +193,13 @@ Result<Response> delete_file(Exchange& exchange) {
   if (!mount) return fail(mount.error());
   auto& files = (*mount)->files();
   const auto caller = exchange.request.peer.caller();
-  if (const auto info = files.stat(caller, *path, false))
-    if (auto met = condition_of(exchange.request, std::make_shared<bool>())(&*info); !met)
+  // Listings tell a link's own tag, its GET that of what it leads to.
+  std::vector<std::string> tags;
+  for (const bool follow : {false, true})
+    if (const auto info = files.stat(caller, *path, follow)) tags.push_back(etag_of(*info));
+  const auto& request = exchange.request;
+  if (!tags.empty())
+    if (auto met = check_condition(request.header("if-match"), request.header("if-none-match"), tags); !met)
       return fail(met.error());
   if (auto removed = files.remove(caller, *path, recursive); !removed) return fail(removed.error());
   return json_response({{"path", path->text()}, {"deleted", true}});
