@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <set>
 #include <thread>
 
@@ -16,6 +18,7 @@ namespace okcvm::daemon {
 namespace {
 
 constexpr std::size_t kStartThreads = 8;
+constexpr std::chrono::milliseconds kMoment{500};
 
 /// Runs `work` for every index below `count` on a few threads; returns when all are done. `work` does not
 /// throw.
@@ -37,13 +40,17 @@ std::string_view id_in(std::string_view mount_name) {
   return mount_name.starts_with(kPrefix) ? mount_name.substr(kPrefix.size()) : std::string_view();
 }
 
-/// On a thread of its own, that ends with the process: the next start finds what is left then.
+/// On a thread of its own, that ends with the process: the next start finds what is left then. Waits for a
+/// moment, so that little is gone before anybody can ask.
 void remove_meanwhile(std::vector<std::filesystem::path> folders) {
   if (folders.empty()) return;
   log_info("{} folders are left of deleted sessions and are being removed", folders.size());
-  std::thread([folders = std::move(folders)]() noexcept {
+  std::packaged_task<void()> removal([folders = std::move(folders)] {
     for (const auto& folder : folders) [[maybe_unused]] auto removed = remove_tree(AT_FDCWD, folder.c_str());
-  }).detach();
+  });
+  const auto all_removed = removal.get_future();
+  std::thread(std::move(removal)).detach();
+  all_removed.wait_for(kMoment);
 }
 
 }  // namespace
