@@ -144,7 +144,7 @@ void on_forget_multi(fuse_req_t request, std::size_t count, fuse_forget_data* fo
 // Not gated: the kernel holds a page lock meanwhile, which an invalidation would wait for.
 void on_readlink(fuse_req_t request, fuse_ino_t id) {
   answer(
-      request, [=] { return dispatcher_of(request).operations.read_link(node(id)); },
+      request, [=] { return dispatcher_of(request).operations.read_link_of_kernel(node(id)); },
       [=](const std::string& text) { fuse_reply_readlink(request, text.c_str()); });
 }
 

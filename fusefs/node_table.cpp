@@ -185,7 +185,8 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   MutexLock lock(mutex_);
   if (const auto slot = index_.find(found.key, key_of())) {
     NodeRecord& row = record(*slot);
-    if (copy_of(row).handle == found.handle && row.type == found.type >> 12 && !was_carried_off(row, found)) {
+    if (copy_of(row).handle == found.handle && row.type == found.type >> 12 && !was_carried_off(row, found) &&
+        row.trust != kMovedDeeper) {
       row.trust = trust_;
       place(row, found.parent, found.name);
       return Referenced{refer_to(row), false};
@@ -450,17 +451,6 @@ bool NodeTable::is_covered(NodeId id, std::uint32_t epoch) const {
   return false;
 }
 
-std::optional<std::size_t> NodeTable::depth(NodeId id) const {
-  MutexLock lock(mutex_);
-  std::size_t depth = 0;
-  Circle circle;
-  for (const NodeRecord* row = live_record(id); row && !row->dead && !circle.closes_at(row);
-       row = live_record(NodeId{row->parent}), ++depth)
-    if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)}))
-      return row->zone == Zone::kSkills ? depth - std::min<std::size_t>(depth, 1) : depth + 1;
-  return std::nullopt;
-}
-
 std::uint64_t NodeTable::size() const {
   MutexLock lock(mutex_);
   return live_;
@@ -472,16 +462,6 @@ std::vector<NodeId> NodeTable::all_ids() const {
   for (std::uint32_t slot = kFirstFreeSlot; slot < next_slot_; ++slot)
     if (const auto id = record(slot).id.load(std::memory_order_relaxed)) ids.push_back(NodeId{id});
   return ids;
-}
-
-bool NodeTable::is_below(NodeId id, NodeId ancestor) const {
-  Circle circle;
-  for (const NodeRecord* row = live_record(id); row && !circle.closes_at(row);
-       row = live_record(NodeId{row->parent})) {
-    if (row->parent == ancestor.value) return true;
-    if (row->parent == kRootNode.value) return false;
-  }
-  return false;
 }
 
 Result<std::uint32_t> NodeTable::take_slot() {

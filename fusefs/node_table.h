@@ -123,6 +123,11 @@ class NodeTable {
   /// `outputs/a`, but 0 for a skill's own directory. Nothing if the chain of parents is broken, dead, or a
   /// circle.
   std::optional<std::size_t> depth(NodeId id) const EXCLUDES(mutex_);
+  /// A link goes to a directory deeper in the session. Who comes for its text by this node may have found it
+  /// where it stood before, so whoever looks it up from now on is told another one.
+  void set_moved_deeper(NodeId id) EXCLUDES(mutex_);
+  bool has_moved_deeper(NodeId id) const EXCLUDES(mutex_);
+  bool is_at_or_below(NodeId id, const std::vector<NodeId>& tops) const EXCLUDES(mutex_);
 
   // -- What the kernel was told ----------------------------------------------------------------------------
   /// Notes that the kernel is given this inode's attributes, which it has from then on unless they may change

@@ -1,5 +1,7 @@
 #include "fusefs/notifier.h"
 
+#include <climits>
+
 namespace okcvm::fusefs {
 
 void Notifier::push(Notice notice) {
@@ -30,12 +32,18 @@ void Notifier::run() {
 void Notifier::tell(const Notice& notice) {
   const auto id = notice.node.value;
   const std::string& name = notice.name;
-  if (name.empty())
+  if (notice.then) {
+    // No file has such a name; to look for it the kernel locks the directory, as renames do until their end.
+    static const std::string no_name(NAME_MAX + 1, '?');
+    fuse_lowlevel_notify_inval_entry(session_, id, no_name.c_str(), no_name.size());
+    notice.then();
+  } else if (name.empty()) {
     fuse_lowlevel_notify_inval_inode(session_, id, 0, 0);
-  else if (notice.expire_only)
+  } else if (notice.expire_only) {
     fuse_lowlevel_notify_expire_entry(session_, id, name.c_str(), name.size(), FUSE_LL_EXPIRE_ONLY);
-  else
+  } else {
     fuse_lowlevel_notify_inval_entry(session_, id, name.c_str(), name.size());
+  }
 }
 
 void Notifier::inode_now(NodeId id) {

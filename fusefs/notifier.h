@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -27,6 +28,9 @@ class Notifier final : public Invalidator {
   void inode(NodeId id) override { push({id, {}, false}); }
   void inode_now(NodeId id) override;
   void attributes_now(NodeId id) override;
+  void after_changes_in(NodeId directory, std::function<void()> then) override {
+    push({directory, {}, false, std::move(then)});
+  }
   void drain() override;
 
  private:
@@ -34,6 +38,7 @@ class Notifier final : public Invalidator {
     NodeId node;
     std::string name;  // empty: the inode itself
     bool expire_only;
+    std::function<void()> then = {};  // after_changes_in()
   };
   void push(Notice notice);
   void run();

@@ -13,6 +13,7 @@
 #include "fusefs/access_order.h"
 #include "fusefs/backings.h"
 #include "fusefs/change_log.h"
+#include "fusefs/deeper_moves.h"
 #include "fusefs/directories.h"
 #include "fusefs/gate.h"
 #include "fusefs/listings.h"
@@ -82,6 +83,9 @@ class Invalidator {
   /// Attributes alone, done when it returns: that waits for nothing, as long as the request that it is about
   /// keeps the inode in use, or it is a directory.
   virtual void attributes_now(NodeId id) = 0;
+  /// Calls `then`, from another thread, once every change of names in this directory that is under way in the
+  /// kernel now has ended there, too.
+  virtual void after_changes_in(NodeId directory, std::function<void()> then) = 0;
   /// Waits until everything asked for before is done. Must not be called while holding back requests.
   virtual void drain() = 0;
 };
@@ -117,6 +121,9 @@ class Operations {
   /// The node that the kernel knows by this very name, if what stands there now seems to be the same inode.
   std::optional<NodeId> known_at(NodeId parent, const char* name);
   Result<std::string> read_link(NodeId id);
+  /// The same for the kernel, which may still have the link where it stood before a rename: ESTALE has it
+  /// look again.
+  Result<std::string> read_link_of_kernel(NodeId id);
   /// Visits the names from `offset` on until `visit` answers false or no more are `wanted`.
   Result<void> list(
       NodeId id, off_t offset, const ListVisitor& visit,
@@ -284,6 +291,9 @@ class Operations {
   /// that inode is brought up to date.
   void name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode = 0);
   bool is_last_name(std::optional<NodeId> id, const struct stat& status) const;
+  Result<std::string> link_text(const Node& node, struct stat& status);
+  /// To be called before what is known of a link or directory goes to another directory with its name.
+  void note_deeper_move(const InodeKey& moved, mode_t mode, const Directory& from, const Directory& to);
   /// The kernel keeps link texts. Where a link, or a directory with links in it, has come nearer to the root,
   /// a text that stayed inside may now lead out: adds those links.
   void add_links_to_recheck(const struct stat& moved, const Directory& from, const Directory& to,
@@ -327,6 +337,7 @@ class Operations {
   Listings listings_;
   Orphans orphans_;
   AccessOrder access_order_;
+  DeeperMoves deeper_moves_;
   // Passed while a change is noted under its path, or an inode where it was found; closed while names move:
   // what is noted after a rename was noted must be named as it is after that.
   Gate moves_;

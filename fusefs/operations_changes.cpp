@@ -443,6 +443,8 @@ std::vector<NodeId> Operations::name_moved(const Directory& from, const char* na
   std::vector<NodeId> links;
   const InodeKey source_key{from.volume, source.st_ino};
   const InodeKey target_key{to.volume, exchanged ? exchanged->st_ino : 0};
+  note_deeper_move(source_key, source.st_mode, from, to);
+  if (exchanged) note_deeper_move(target_key, exchanged->st_mode, to, from);
   nodes_.moved(source_key, to.id, to.zone, new_name);
   if (exchanged) nodes_.moved(target_key, from.id, from.zone, name);
   if (S_ISDIR(source.st_mode) || (exchanged && S_ISDIR(exchanged->st_mode))) {

@@ -244,21 +244,51 @@ bool Operations::link_allowed(std::string_view text, Zone zone, std::optional<st
                                   is_skill ? std::span<const std::string>() : config_.symlink_host_roots});
 }
 
-Result<std::string> Operations::read_link(NodeId id) {
-  auto node = nodes_.find(id);
-  if (!node) return fail(node.error());
-  auto link = open_inode(*node, O_PATH | O_NOFOLLOW);
+Result<std::string> Operations::link_text(const Node& node, struct stat& status) {
+  auto link = open_inode(node, O_PATH | O_NOFOLLOW);
   if (!link) return fail(link.error());
-  struct stat status {};
   std::array<char, PATH_MAX> text;
   const ssize_t size = ::readlinkat(link->get(), "", text.data(), text.size());
   if (size < 0 || ::fstat(link->get(), &status) != 0) return fail_errno(errno);
-  nodes_.not_told(id);
-  std::string target(text.data(), static_cast<std::size_t>(size));
+  nodes_.not_told(node.id);
+  return std::string(text.data(), static_cast<std::size_t>(size));
+}
+
+Result<std::string> Operations::read_link(NodeId id) {
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  struct stat status {};
+  auto text = link_text(*node, status);
+  if (!text) return text;
   const auto depth = status.st_nlink > 1 || node->dead ? std::nullopt : nodes_.depth(node->parent);
-  if (!link_allowed(target, node->zone, depth))
+  if (!link_allowed(*text, node->zone, depth))
     return deny("readlink", node->parent, node->name.c_str(), EPERM);
-  return target;
+  return text;
+}
+
+void Operations::note_deeper_move(const InodeKey& moved, mode_t mode, const Directory& from,
+                                  const Directory& to) {
+  if (from.id == to.id || !(S_ISDIR(mode) || S_ISLNK(mode))) return;
+  const auto id = nodes_.id_of(moved);
+  const auto former_depth = nodes_.depth(from.id);
+  const auto depth = nodes_.depth(to.id);
+  if (!id || (depth && former_depth && *depth <= *former_depth)) return;
+  if (S_ISLNK(mode)) return nodes_.set_moved_deeper(*id);
+  deeper_moves_.begin(*id);
+  kernel_.after_changes_in(to.id, [this, id = *id] { deeper_moves_.end(id); });
+}
+
+Result<std::string> Operations::read_link_of_kernel(NodeId id) {
+  const auto begun = deeper_moves_.begun();
+  const auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  struct stat status {};
+  auto text = nodes_.has_moved_deeper(id) ? link_text(*node, status) : read_link(id);
+  if (!text || link_allowed(*text, node->zone, std::nullopt)) return text;
+  if (nodes_.has_moved_deeper(id)) return fail_errno(ESTALE);
+  if (deeper_moves_.begun() == begun && !nodes_.is_at_or_below(id, deeper_moves_.under_way())) return text;
+  deeper_moves_.let_end();
+  return fail_errno(ESTALE);
 }
 
 // -- Listings

@@ -66,7 +66,11 @@ std::optional<RelPath> Operations::path_to_record(const Node& node) {
 }
 
 void Operations::record(const Node& known, ChangeKind kind) {
-  if (!changes_.enabled() || !rule_of(known.zone).snapshotted || known.dead) return;
+  if (!changes_.enabled() || !rule_of(known.zone).snapshotted) return;
+  if (known.dead) {  // or a link with another node by now
+    if (nodes_.has_moved_deeper(known.id)) changes_.lose_track("a changed link could not be named");
+    return;
+  }
   const auto epoch = changes_.epoch();
   if (nodes_.is_recorded(known.id, epoch) || nodes_.is_covered(known.id, epoch)) return;
   const Gate::Pass pass(moves_);

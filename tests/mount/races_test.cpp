@@ -172,5 +172,81 @@ TEST_F(Races, WhatAnotherThreadAskedForIsDroppedWhenItChanges) {
   EXPECT_EQ(requests_of_a_look(), 0u) << "nobody else could have an answer to take up";
 }
 
+/// Links that may have so many ".." only where they stand deep enough, and would lead to a file of the host.
+class DeepLinks : public Races {
+ protected:
+  void SetUp() override {
+    Races::SetUp();
+    if (IsSkipped()) return;
+    std::string up, down = "deep";
+    for (int i = 0; i < 16; ++i) {
+      down += "/d";
+      up += "../";
+    }
+    deep_ = here() / down;
+    std::filesystem::create_directories(deep_ / "d");
+    std::filesystem::create_directory(shallow());
+    ASSERT_OK(::symlink((up + "proc/self/status").c_str(), (deep_ / "link").c_str()));
+    ASSERT_OK(::symlink((up + "../proc/self/status").c_str(), (deep_ / "d/link").c_str()));
+  }
+  std::filesystem::path deep() const { return deep_; }
+  std::filesystem::path shallow() const { return here() / "shallow"; }
+  static bool leads_out(const std::filesystem::path& link) {
+    return FileDescriptor(::open(link.c_str(), O_RDONLY | O_CLOEXEC)).get() >= 0;
+  }
+
+ private:
+  std::filesystem::path deep_;
+};
+
+TEST_F(DeepLinks, NeverLeadOutWhileTheyMove) {
+  std::atomic<bool> done{false};
+  std::jthread mover([&, from = deep() / "link", to = shallow() / "link"] {
+    while (!done) {
+      EXPECT_OK(::rename(from.c_str(), to.c_str()));
+      std::this_thread::yield();
+      EXPECT_OK(::rename(to.c_str(), from.c_str()));
+    }
+  });
+  int led_out = 0;
+  for (int i = 0; i < 20'000; ++i) led_out += leads_out(shallow() / "link");
+  done = true;
+  mover.join();
+  EXPECT_EQ(led_out, 0);
+}
+
+TEST_F(DeepLinks, DoNotLeadOutWhileTheirDirectoryMovesDeeper) {
+  enum Phase { kIdle, kMoving, kMoved };
+  std::atomic<int> phase{kIdle};
+  int led_out = 0;
+  std::jthread opener([&, link = shallow() / "d/link"](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      if (phase == kIdle) continue;
+      led_out += leads_out(link);
+      if (phase == kMoved) phase = kIdle;
+    }
+  });
+  for (int round = 0; round < 1500; ++round) {
+    ASSERT_OK(::rename((deep() / "d").c_str(), (shallow() / "d").c_str()));
+    phase = kMoving;
+    ASSERT_OK(::rename((shallow() / "d").c_str(), (deep() / "d").c_str()));
+    phase = kMoved;
+    while (phase != kIdle) std::this_thread::yield();
+  }
+  opener.request_stop();
+  opener.join();
+  EXPECT_EQ(led_out, 0);
+}
+
+TEST_F(Races, ALinkCanBeReadRightAfterItMovedDeeper) {
+  std::filesystem::create_directories(here() / "a/b/c");
+  for (int round = 0; round < 500; ++round) {
+    ASSERT_OK(::symlink("../../..", (here() / "a/b/link").c_str()));
+    ASSERT_OK(::rename((here() / "a/b/link").c_str(), (here() / "a/b/c/link").c_str()));
+    ASSERT_EQ(link_text(here() / "a/b/c/link"), "../../..");
+    ASSERT_OK(::unlink((here() / "a/b/c/link").c_str()));
+  }
+}
+
 }  // namespace
 }  // namespace okcvm::test
