@@ -1,5 +1,6 @@
 #include "snapshots/replay.h"
 
+#include <climits>
 #include <map>
 #include <set>
 #include <utility>
@@ -76,6 +77,7 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
 
 /// A changed file with several names is recorded under one of them, which may be gone by the end of the set.
 /// Knows groups of hard links by every name that they have meanwhile, or would have: moves may be refused.
+/// Where that would be too many names, every group counts as changed.
 class ChangedLinks final {
  public:
   explicit ChangedLinks(Tree& tree) : tree_(tree) {}
@@ -88,29 +90,38 @@ class ChangedLinks final {
   }
   /// To be called before the tree is changed.
   void moved(const std::string& from, const std::string& to) {
+    if (has_lost_track_) return;
     const auto found = at_or_below(from);
     if (found.empty() && at_or_below(to).empty()) return;
     if (names_.empty()) {
       const auto& all = tree_.links().numbers();
       names_.insert(all.begin(), all.end());
     }
-    for (const auto& [name, group] : found) names_.emplace(to + name.substr(from.size()), group);
+    for (const auto& [name, group] : found)
+      if (std::string moved_to = to + name.substr(from.size()); moved_to.size() < PATH_MAX)
+        names_.emplace(std::move(moved_to), group);
+    if (names_.size() <= kNamesForOne * tree_.links().numbers().size() + kSomeNames) return;
+    has_lost_track_ = true;
+    names_.clear();
   }
   /// Marks the names that are still in a group. The others were recorded themselves.
   Result<void> mark_all() const {
-    if (bits_.empty()) return {};
+    if (bits_.empty() && !has_lost_track_) return {};
     for (const auto& [name, group] : tree_.links().numbers()) {
       const auto changed = bits_.find(group);
-      if (changed == bits_.end()) continue;
+      if (changed == bits_.end() && !has_lost_track_) continue;
       const auto path = RelPath::parse(name);
       if (!path) return fail(path.error());
-      if (auto marked = mark(tree_, *path, changed->second); !marked) return marked;
+      const std::uint8_t bits = has_lost_track_ ? std::uint8_t{kMarkContent} : changed->second;
+      if (auto marked = mark(tree_, *path, bits); !marked) return marked;
     }
     return {};
   }
 
  private:
   using Names = std::set<std::pair<std::string, std::uint32_t>>;
+  static constexpr std::size_t kNamesForOne = 4;
+  static constexpr std::size_t kSomeNames = 1024;
 
   /// From one name on, to before another.
   Names within(const std::string& first, const std::string& end) const {
@@ -126,6 +137,7 @@ class ChangedLinks final {
 
   Tree& tree_;
   Names names_;  // once a name moved; before that, the tree's
+  bool has_lost_track_ = false;
   std::map<std::uint32_t, std::uint8_t> bits_;
 };
 

@@ -99,5 +99,23 @@ TEST_F(SnapshotsOfLinks, SeeAWriteThroughANameThatChangedPlacesInANewDirectory) 
   expect_exact_snapshot();
 }
 
+TEST_F(SnapshotsOfLinks, BearDirectoriesThatMoveInAndOutOfEachOtherManyTimes) {
+  for (const char* name : {"p", "q", "r"}) fs::create_directory(in(name));
+  write(in("p/x"), "old");
+  link("p/x", "p/y");
+  snapshot();
+  const std::vector<std::string> names{"p", "q", "r"};
+  for (int round = 0; round < 20; ++round)
+    for (const auto& one : names)
+      for (const auto& other : names)
+        if (one != other) {
+          move(one, other + "/" + one);
+          move(other + "/" + one, one);
+        }
+  write(in("p/y"), "changed");
+  fs::remove(in("p/y"));
+  expect_exact_snapshot();
+}
+
 }  // namespace
 }  // namespace okcvm::test
