@@ -70,6 +70,17 @@ bool write_all(int fd, const std::byte* data, std::size_t size) {
   return true;
 }
 
+/// Makes the folder if it is not there. Whoever else could write to it would say what snapshots look at: then
+/// nothing is kept there, nor believed, and it is closed to others from now on.
+bool is_ours_alone(const std::filesystem::path& folder) {
+  if (::mkdir(folder.c_str(), 0700) == 0) return true;
+  struct stat status {};
+  if (::lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != ::geteuid())
+    return false;
+  if (!(status.st_mode & 077)) return true;
+  return ::chmod(folder.c_str(), 0700) == 0 && !(status.st_mode & 022);
+}
+
 bool sync_folder(const std::filesystem::path& folder) {
   const FileDescriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   return directory && ::fsync(directory.get()) == 0;
@@ -252,10 +263,11 @@ void ChangeLog::rest() {
   const Header& state = header();
   if (!config_.enabled || state.rescan || resting_exists_) return;
   const auto folder = config_.resting.parent_path();
-  std::error_code ignored;
-  std::filesystem::create_directories(folder, ignored);
+  if (!is_ours_alone(folder)) return;
   const auto draft = folder / ("." + config_.resting.filename().string());
-  const FileDescriptor file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  ::unlink(draft.c_str());
+  const FileDescriptor file(
+      ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return;
   const std::byte* records = region_.data() + kHeaderSize + (state.start - state.base);
   const auto* magic = reinterpret_cast<const std::byte*>(&kMagic);
@@ -270,7 +282,7 @@ void ChangeLog::rest() {
 
 bool ChangeLog::load_resting() {
   const FileDescriptor file(::open(config_.resting.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!file) return false;
+  if (!file || !is_ours_alone(config_.resting.parent_path())) return false;
   struct stat status {};
   std::uint64_t magic = 0;
   if (::fstat(file.get(), &status) != 0 || ::read(file.get(), &magic, sizeof magic) != sizeof magic ||

@@ -85,5 +85,25 @@ TEST_F(ChangesOfNames, ThatCannotBeLookedAtForWantOfDescriptorsAreAGap) {
   EXPECT_TRUE(is_told("outputs/d0/file"));
 }
 
+TEST_F(ChangesOfNames, RestWhereNobodyElseCanWriteAndAreElseNotBelieved) {
+  const auto folder = session().workspace().parent_path().parent_path() / "changes";
+  const auto victim = session().scratch() / "victim";
+  const auto draft = folder / ("." + session().config().id.text());
+  write(outputs() / "file", "x");
+  session().unmount();
+  EXPECT_EQ(mode_of(folder), 0700u);
+  ASSERT_OK(::symlink(victim.c_str(), draft.c_str()));
+  session().remount();
+  EXPECT_FALSE(session().driver().cut_changes().rescan);
+  write(outputs() / "file", "y");
+  session().unmount();
+  EXPECT_FALSE(there_is(victim));
+
+  ASSERT_OK(::chmod(folder.c_str(), 0777));
+  session().remount();
+  EXPECT_TRUE(session().driver().cut_changes().rescan);
+  EXPECT_EQ(mode_of(folder), 0700u);
+}
+
 }  // namespace
 }  // namespace okcvm::test
