@@ -38,6 +38,13 @@ Result<std::unique_ptr<Store>> Store::open(StoreConfig config) try {
   return fail_errno(ENOMEM, "the snapshots cannot be opened");
 }
 
+void GitStore::release_memory() {
+  if (!mutex_.try_lock()) return;
+  warm_.reset();
+  if (index_) index_->forget_rows();
+  mutex_.unlock();
+}
+
 // -- One at a time
 // --------------------------------------------------------------------------------------------
 

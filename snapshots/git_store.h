@@ -30,6 +30,7 @@ class GitStore final : public Store {
   Result<void> recover() EXCLUDES(mutex_);
 
   std::vector<RelPath> recovered() const override { return recovered_; }
+  void release_memory() override EXCLUDES(mutex_);
   Result<Snapshot> take(const std::string& label, const ChangeSource& changes,
                         const Progress& progress) override;
   Result<std::vector<Snapshot>> list(std::size_t limit) override;

@@ -266,7 +266,6 @@ void StatIndex::commit(const Oid& snapshot, bool anew) {
   forget_rows();
 }
 
-/// They are read again when they are next needed.
 void StatIndex::forget_rows() {
   folders_.rows.clear();
   files_.rows.clear();

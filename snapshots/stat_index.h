@@ -51,6 +51,8 @@ class StatIndex final {
   /// are replaced; they also are when most of them is out of date.
   void commit(const Oid& snapshot, bool anew);
   void drop();
+  /// What was read of the logs; it is read again when it is next needed.
+  void forget_rows();
 
  private:
   template <typename Row>
@@ -69,7 +71,6 @@ class StatIndex final {
   void write_anew(Log<Row>& log, std::string text);
   template <typename Row>
   void compact(Log<Row>& log);
-  void forget_rows();
 
   int folder_;
   Oid base_;

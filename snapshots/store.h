@@ -129,6 +129,9 @@ class Store {
     std::function<void(const std::vector<RelPath>&)> still_mapped = {};
   };
 
+  /// Lets go of what is kept in memory so that the next call is fast, unless one is at work. Does not wait.
+  virtual void release_memory() = 0;
+
   /// Takes a snapshot of the writable zones. Answers the newest existing one, unchanged, if nothing changed
   /// and `label` is empty. Durable when it returns (fsync). Its names are those of one moment: what is
   /// renamed while it is taken is in it under one name or the other. With a `hold` that is so however busy

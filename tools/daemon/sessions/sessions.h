@@ -75,6 +75,7 @@ class Sessions final {
   /// Unmounts everything, or leaves the mounts to the next daemon. Sessions that are mounted are so again
   /// after a start.
   void stop(bool leave_mounts);
+  /// Saves who was used since the last call. Who was not lets go of what it keeps in memory.
   void save_uses();
 
   struct Affected {

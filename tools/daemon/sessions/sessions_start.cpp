@@ -176,8 +176,12 @@ void Sessions::stop(bool leave_mounts) {
 
 void Sessions::save_uses() {
   std::vector<std::pair<SessionId, std::int64_t>> used;
-  for (const auto& session : all())
-    if (const auto time = session->take_unsaved_use()) used.emplace_back(session->id(), *time);
+  for (const auto& session : all()) {
+    if (const auto time = session->take_unsaved_use())
+      used.emplace_back(session->id(), *time);
+    else if (const auto store = session->store())
+      store->release_memory();
+  }
   if (auto saved = registry_->touch(used); !saved)
     log_error("last-used times are not saved: {}", saved.error().message);
 }

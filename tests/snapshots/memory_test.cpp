@@ -1,0 +1,45 @@
+// What a store keeps in memory between two calls.
+
+#include <malloc.h>
+
+#include "tests/snapshots/fixture.h"
+
+namespace okcvm::test {
+namespace {
+
+class MemoryTest : public SnapshotTest {
+ protected:
+  static std::size_t in_use() { return ::mallinfo2().uordblks; }
+};
+
+TEST_F(MemoryTest, OfASnapshotIsLetGoWhenAskedFor) {
+  if (in_use() == 0) GTEST_SKIP() << "a sanitizer's allocator does not say how much is in use";
+  make_zones();
+  shell("cd outputs; for d in 1 2 3; do mkdir $d; for i in $(seq 1000); do echo $i > $d/$i; done; done");
+  snapshot();
+  const auto before = in_use();
+  store().release_memory();
+  EXPECT_LT(in_use() + 300'000, before);
+  write(in("outputs/2/7"), "changed");
+  record_.note(ChangeKind::kContent, "outputs/2/7");
+  const auto taken = snapshot();
+  EXPECT_EQ(taken.stats.changed, 1u);
+  expect_exact(taken);
+}
+
+TEST_F(MemoryTest, IsNotWaitedForWhereASnapshotIsAtWork) {
+  make_zones();
+  shell("echo 1 > outputs/f");
+  auto source = record_.source();
+  const auto cut = source.cut;
+  source.cut = [&] {
+    store().release_memory();
+    return cut();
+  };
+  const auto taken = store().take("", source, nullptr);
+  ASSERT_TRUE(taken);
+  expect_exact(*taken);
+}
+
+}  // namespace
+}  // namespace okcvm::test
