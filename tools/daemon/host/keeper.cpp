@@ -173,7 +173,9 @@ void Keeper::reap() {
   const bool was_stopped = !is_unsaid_ && !replacing_ && (has_exited || told_to_stop_ > 1);
   const bool has_failed = failures_ > 0 && has_exited;
   const bool is_over = stopping_ && (was_stopped || has_failed || !kept_.has_mounts());
-  const bool asked_to_end = is_over || (has_exited && WEXITSTATUS(status) == 0 && !replacing_);
+  // One that was told to leave the mounts, by whomever, left its socket here, too.
+  const bool left_nothing = has_exited && WEXITSTATUS(status) == 0 && kept_.all().empty();
+  const bool asked_to_end = is_over || (left_nothing && !replacing_);
   // One that never became ready has told why on standard error. Where nothing is kept yet it was the first:
   // wrong options.
   const bool is_hopeless = failures_ >= kMostFailures || (failures_ > 0 && has_exited && !kept_.has_mounts());
