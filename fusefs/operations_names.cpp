@@ -273,7 +273,14 @@ void Operations::note_deeper_move(const InodeKey& moved, mode_t mode, const Dire
   const auto former_depth = nodes_.depth(from.id);
   const auto depth = nodes_.depth(to.id);
   if (!id || (depth && former_depth && *depth <= *former_depth)) return;
-  if (S_ISLNK(mode)) return nodes_.set_moved_deeper(*id);
+  if (S_ISLNK(mode)) {
+    // One that may stand anywhere may have several names, which must stay one node.
+    const auto node = nodes_.find(*id);
+    struct stat status {};
+    const auto text = node ? link_text(*node, status) : Result<std::string>(fail(node.error()));
+    if (!text || !link_allowed(*text, from.zone, std::nullopt)) nodes_.set_moved_deeper(*id);
+    return;
+  }
   deeper_moves_.begin(*id);
   kernel_.after_changes_in(to.id, [this, id = *id] { deeper_moves_.end(id); });
 }

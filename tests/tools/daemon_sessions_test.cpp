@@ -175,21 +175,6 @@ TEST_F(DaemonSessions, OutliveAHangUpOfTheProcessThatServes) {
   EXPECT_FALSE(std::filesystem::exists(mount("s1")));
 }
 
-/// `status` and the log name this process, so it is the one that is told.
-TEST_F(DaemonSessions, OutliveADaemonThatIsToldItselfToLeaveThem) {
-  start({"--keeper"});
-  create({{"id", "s1"}});
-  write(mount("s1") / "outputs/f", "bytes");
-  const pid_t before = serving_pid();
-  ASSERT_EQ(::kill(before, SIGHUP), 0);
-  ASSERT_TRUE(comes_true([&] { return serving_pid() > 0 && serving_pid() != before; }));
-  EXPECT_EQ(read(mount("s1") / "outputs/f"), "bytes");
-  EXPECT_EQ(ask("GET", "/v1/health").json()["affected"].size(), 0u);
-  ASSERT_EQ(::kill(serving_pid(), SIGTERM), 0);
-  EXPECT_EQ(wait_for_end(), 0);
-  EXPECT_FALSE(std::filesystem::exists(mount("s1")));
-}
-
 /// Whatever the keeper is told while the next daemon takes over, that one hears once it is done.
 TEST_F(DaemonSessions, AreUnmountedByAStopThatComesRightAfterADeath) {
   for (const auto& first : {std::vector<int>{}, {SIGHUP}, {SIGHUP, SIGHUP}}) {
