@@ -17,8 +17,9 @@ RemovedInodes::~RemovedInodes() {
 }
 
 void RemovedInodes::hold(NodeId id, FileDescriptor inode) {
-  FileDescriptor former,
-      oldest;  // closed after the lock is released: it may take long to free what they held
+  // Closed after the lock is released: it may take long to free what they held.
+  FileDescriptor former;
+  FileDescriptor oldest;
   MutexLock lock(mutex_);
   former = take(id);
   held_[id.value] = {std::move(inode), ages_.insert(ages_.end(), id)};
@@ -33,7 +34,7 @@ FileDescriptor RemovedInodes::again(NodeId id) const {
 }
 
 void RemovedInodes::let_go(NodeId id) {
-  FileDescriptor last;  // as above
+  FileDescriptor last;  // closed late, as above
   MutexLock lock(mutex_);
   last = take(id);
 }
