@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-
 namespace okcvm::fusefs {
 
 Request request_of(const Caller& caller) {
@@ -12,16 +10,6 @@ Request request_of(const Caller& caller) {
   request.gid = caller.gid;
   request.kill_privileges = caller.uid != 0;
   return request;
-}
-
-bool may(const Caller& caller, const struct stat& status, unsigned wanted) {
-  if (caller.uid == 0) return true;
-  const bool in_group = status.st_gid == caller.gid || std::find(caller.groups.begin(), caller.groups.end(),
-                                                                 status.st_gid) != caller.groups.end();
-  const unsigned bits = caller.uid == status.st_uid ? status.st_mode >> 6
-                        : in_group                  ? status.st_mode >> 3
-                                                    : status.st_mode;
-  return (bits & wanted) == wanted;
 }
 
 bool may_remove(const Caller& caller, const struct stat& directory, const struct stat& entry) {

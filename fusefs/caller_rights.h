@@ -7,10 +7,6 @@
 
 namespace okcvm::fusefs {
 
-/// What default_permissions lets the kernel check for requests that come through it (path_resolution(7)).
-/// `wanted` is made of R_OK, W_OK and X_OK.
-bool may(const Caller& caller, const struct stat& status, unsigned wanted);
-
 /// The sticky bit lets only the owners remove or replace in a directory (unlink(2)).
 bool may_remove(const Caller& caller, const struct stat& directory, const struct stat& entry);
 

@@ -11,19 +11,13 @@
 #include <string_view>
 #include <vector>
 
+#include "policy/caller.h"
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
 #include "policy/rel_path.h"
 #include "policy/zones.h"
 
 namespace okcvm::fusefs {
-
-/// Who asks: permissions are checked against it, new files belong to it.
-struct Caller {
-  uid_t uid = 0;
-  gid_t gid = 0;
-  std::vector<gid_t> groups;  // supplementary
-};
 
 enum class FileType : std::uint8_t { kFile, kDirectory, kSymlink, kOther };
 
@@ -65,6 +59,9 @@ enum class IfExists : std::uint8_t {
   kUnique,  // "report.pdf" becomes "report (1).pdf"
 };
 
+/// Judges an entry before it is replaced or removed; null: there is none.
+using EntryCheck = std::function<Result<void>(const FileInfo*)>;
+
 /// A part of a directory.
 struct Listing {
   std::vector<FileInfo> entries;
@@ -94,12 +91,14 @@ class Files {
   /// Starts a file at `path`; missing parents are made (0755, the caller's) when it is published.
   /// `check` is called with the entry's FileInfo (or nullptr) under the same hold that publishes; an Error
   /// from it cancels (if_match).
-  virtual Result<std::unique_ptr<IncomingFile>> create(
-      const Caller& caller, const RelPath& path, mode_t mode, IfExists if_exists,
-      std::function<Result<void>(const FileInfo*)> check = nullptr) = 0;
+  virtual Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path, mode_t mode,
+                                                       IfExists if_exists, EntryCheck check = nullptr) = 0;
   virtual Result<void> make_directories(const Caller& caller, const RelPath& path, mode_t mode) = 0;
   /// A file or link, or an empty directory; with `recursive` a whole tree. Zone directories themselves stay.
-  virtual Result<void> remove(const Caller& caller, const RelPath& path, bool recursive) = 0;
+  /// `check` is called with what stands there (a link is itself); an Error from it cancels. No file that
+  /// create() started takes the place between that and the removal.
+  virtual Result<void> remove(const Caller& caller, const RelPath& path, bool recursive,
+                              const EntryCheck& check = nullptr) = 0;
   /// Removes everything in a zone (reset). Files open in it stay usable by their descriptors.
   virtual Result<void> empty_zone(Zone zone) = 0;
 

@@ -35,6 +35,18 @@ auto on_inode(int file, const Direct& direct, const ByPath& by_path) {
   return result < 0 && errno == EBADF ? by_path(ProcPath(file).text) : result;
 }
 
+/// Whether all names of an inode's attributes still fit into one list (xattr(7)) with this one: of an inode
+/// with more nobody could tell any more which it has.
+bool can_be_listed_with(int file, const char* name) {
+  const auto size = on_inode(
+      file, [](int fd) { return ::flistxattr(fd, nullptr, 0); },
+      [](const char* path) { return ::listxattr(path, nullptr, 0); });
+  if (size < 0 || static_cast<std::size_t>(size) + std::strlen(name) < XATTR_LIST_MAX) return true;
+  return on_inode(
+             file, [&](int fd) { return ::fgetxattr(fd, name, nullptr, 0); },
+             [&](const char* path) { return ::getxattr(path, name, nullptr, 0); }) >= 0;
+}
+
 /// Extended attributes that a session may use. Capabilities, ACLs and labels are the host's business.
 bool is_allowed_attribute(std::string_view name) {
   return name.starts_with("user.");
@@ -315,6 +327,7 @@ Result<void> Operations::set_extended_attribute(const Request& request, NodeId i
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
   auto file = attribute_file(*node);
   if (!file) return fail(file.error());
+  if (!can_be_listed_with((*file)->get(), name)) return fail_errno(ENOSPC);
   record(*node, ChangeKind::kAttributes);
   if (request.may_have_run && request.noted == kAttributeAbsent) flags &= ~XATTR_CREATE;
   if (with_faults("backing.setxattr", [&] {

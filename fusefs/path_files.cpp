@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "fusefs/caller_rights.h"
 #include "policy/trees.h"
@@ -324,10 +325,13 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk) {
   return {};
 }
 
-Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool recursive) {
+Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool recursive,
+                               const EntryCheck& check) {
   const SessionState::Untold untold(state_);
   Result<void> result;
   {
+    std::optional<MutexLock> alone;
+    if (check) alone.emplace(publishing_);
     Gate::Pass pass(gate_);
     if (path.is_root())
       return fail(Code::kReadOnly, "the session root cannot be removed; delete the session");
@@ -340,12 +344,16 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
     const Entry& directory = found->entries[found->entries.size() - 2];
     if (!may_remove(caller, directory.attributes, found->last().attributes))
       return fail(Code::kForbidden, "this user may not remove from the directory", path.text());
+    if (check) {
+      const FileInfo there = info_of_entry(found->last(), std::string(path.leaf()));
+      if (auto allowed = check(&there); !allowed) return allowed;
+    }
     const NodeId parent = directory.id;
     result = recursive ? remove_tree(caller, *found) : remove_last(caller, *found);
     if (!result) {
       Error error = result.error();
       if (error.errno_value == ENOTEMPTY)
-        error.message = "the directory is not empty; ask for it to be removed with its contents";
+        error.message = "the directory is not empty; ask for it to be removed with its contents (recursive)";
       result = explained(error, path);
     }
     kernel_.inode(parent);

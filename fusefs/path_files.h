@@ -71,10 +71,10 @@ class PathFiles final : public Files {
   Result<std::string> read_link(const Caller& caller, const RelPath& path) override;
   Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) override;
   Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path, mode_t mode,
-                                               IfExists if_exists,
-                                               std::function<Result<void>(const FileInfo*)> check) override;
+                                               IfExists if_exists, EntryCheck check) override;
   Result<void> make_directories(const Caller& caller, const RelPath& path, mode_t mode) override;
-  Result<void> remove(const Caller& caller, const RelPath& path, bool recursive) override;
+  Result<void> remove(const Caller& caller, const RelPath& path, bool recursive,
+                      const EntryCheck& check) override;
   Result<void> empty_zone(Zone zone) override;
   Result<WorkspaceInfo> info() override;
 

@@ -42,7 +42,7 @@ struct PathFiles::Incoming {
   RelPath path;
   mode_t mode;
   IfExists if_exists;
-  std::function<Result<void>(const FileInfo*)> check;
+  EntryCheck check;
   FileDescriptor folder;  // where it is staged
   std::string staged;     // its name there
   FileDescriptor file = {};
@@ -64,8 +64,7 @@ class PathFiles::StagedFile final : public IncomingFile {
 };
 
 Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, const RelPath& path,
-                                                        mode_t mode, IfExists if_exists,
-                                                        std::function<Result<void>(const FileInfo*)> check) {
+                                                        mode_t mode, IfExists if_exists, EntryCheck check) {
   Gate::Pass pass(gate_);
   const Zone zone = zone_named(path.top());
   if (path.depth() < 2 || rule_of(zone).write_error)

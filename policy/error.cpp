@@ -39,6 +39,7 @@ constexpr std::array kErrnos{
     ErrnoRow{ENAMETOOLONG, Code::kInvalidRequest},
     ErrnoRow{ENOTDIR, Code::kInvalidRequest},
     ErrnoRow{EISDIR, Code::kInvalidRequest},
+    ErrnoRow{E2BIG, Code::kInvalidRequest},
     ErrnoRow{EFBIG, Code::kInvalidRequest},
     ErrnoRow{EXDEV, Code::kInvalidRequest},
     ErrnoRow{ELOOP, Code::kInvalidRequest},

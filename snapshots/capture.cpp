@@ -8,6 +8,7 @@
 
 #include "policy/fault.h"
 #include "policy/zones.h"
+#include "snapshots/io.h"
 #include "snapshots/replay.h"
 
 namespace okcvm::snapshots {
@@ -278,7 +279,7 @@ void Capture::set_size(Node& node, std::uint64_t size) {
 Result<void> Capture::tell_progress() {
   if (!progress_ || found_.entries % 512 != 0) return {};
   if (progress_("reading", found_.entries, 0)) return {};
-  return fail(Code::kBusy, "the work was stopped as asked");
+  return stopped();
 }
 
 /// Folders that were recognised keep what the index knows of them, under their new paths. They may have

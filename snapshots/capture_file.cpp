@@ -152,8 +152,7 @@ Result<void> Capture::read_large(Node& node, int fd, const struct stat& status, 
     }
     if (auto written = stream->write(piece); !written) return written;
     at += piece.size();
-    if (progress_ && !progress_("reading", found_.entries, 0))
-      return fail(Code::kBusy, "the work was stopped as asked");
+    if (progress_ && !progress_("reading", found_.entries, 0)) return stopped();
   }
   auto oid = batch_.close_blob(std::move(*stream));
   if (!oid) return fail(oid.error());

@@ -8,11 +8,6 @@
 namespace okcvm::snapshots {
 namespace {
 
-mode_t full_mode(const Node& node) {
-  const mode_t type = node.is_directory() ? S_IFDIR : node.type == NodeType::kLink ? S_IFLNK : S_IFREG;
-  return type | node.attributes.mode;
-}
-
 std::optional<std::uint64_t> size_of(const Node& node) {
   return node.is_directory() ? std::nullopt : std::optional(node.size);
 }
@@ -64,19 +59,18 @@ std::unordered_map<const Delta*, const Delta*> find_renames(const std::vector<De
 }
 
 Result<void> add_text(const Delta& delta, const ReadText& before, const ReadText& after, Difference& row) {
-  const auto read = [](const ReadText& reader, const std::string& path,
-                       const Node* node) -> Result<std::optional<std::string>> {
+  const auto read = [&row](const ReadText& reader, const Node* node) -> Result<std::optional<std::string>> {
     if (!node || node->is_directory()) return std::optional<std::string>("");
     if (node->size > kMaxText) return std::optional<std::string>();
-    return reader(path, *node);
+    return reader(row.path, *node);
   };
   const bool is_directory =
       (delta.before && delta.before->is_directory()) || (delta.after && delta.after->is_directory());
   if (is_directory || (delta.before && delta.after && delta.before->content == delta.after->content))
     return {};
-  auto old_bytes = read(before, delta.path, delta.before);
+  auto old_bytes = read(before, delta.before);
   if (!old_bytes) return fail(old_bytes.error());
-  auto new_bytes = read(after, delta.path, delta.after);
+  auto new_bytes = read(after, delta.after);
   if (!new_bytes) return fail(new_bytes.error());
   if (*old_bytes && *new_bytes)
     row.unified = unified_diff(**old_bytes, delta.path, **new_bytes, delta.path, row.binary);

@@ -9,8 +9,9 @@
 
 namespace okcvm::snapshots {
 
-/// Reads the bytes of a file or link of one side, for a text diff. Nothing: not to be had, or too large.
-using ReadText = std::function<Result<std::optional<std::string>>(const std::string& path, const Node& node)>;
+/// Reads the bytes of a file or link of one side, for a text diff. Nothing: not to be had, not to be read, or
+/// too large.
+using ReadText = std::function<Result<std::optional<std::string>>(const RelPath& path, const Node& node)>;
 
 /// Files larger than this have no text diff; bytes.
 inline constexpr std::uint64_t kMaxText = 1 << 20;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <mutex>
 #include <string_view>
 
@@ -22,12 +23,13 @@ void start() {
 }
 
 Error last_error(Code code, const std::string& what, std::string path) {
-  const int os_error = errno;
   const git_error* error = git_error_last();
   constexpr std::array kKept{ENOSPC, EDQUOT, EIO, EMFILE, ENFILE, EROFS};
-  if (error && error->klass == GIT_ERROR_OS)
+  if (error && error->klass == GIT_ERROR_OS && error->message) {
+    const std::string_view message = error->message;  // it ends with what errno said before it was cleared
     for (const int kept : kKept)
-      if (os_error == kept) return Error::from_errno(kept, what, std::move(path));
+      if (message.ends_with(::strerrordesc_np(kept))) return Error::from_errno(kept, what, std::move(path));
+  }
   return Error::of(code, what, std::move(path));
 }
 

@@ -88,13 +88,16 @@ Result<Snapshot> GitStore::find(const std::string& snapshot) {
   return locked(&GitStore::find_locked, snapshot);
 }
 
-Result<std::vector<Difference>> GitStore::show(const std::string& snapshot, bool with_text) {
-  return locked(&GitStore::show_locked, snapshot, with_text);
+Result<std::vector<Difference>> GitStore::show(const std::string& snapshot,
+                                               const std::optional<Caller>& reader) {
+  return locked(&GitStore::show_locked, snapshot, reader);
 }
 
 Result<std::vector<Difference>> GitStore::diff(const std::string& from, const std::optional<std::string>& to,
-                                               const ChangeSource& changes, bool with_text) {
-  return locked(&GitStore::diff_locked, from, to, changes, with_text);
+                                               const ChangeSource& changes,
+                                               const std::optional<Caller>& reader,
+                                               const Progress& progress) {
+  return locked(&GitStore::diff_locked, from, to, changes, reader, progress);
 }
 
 Result<RestoreResult> GitStore::restore(const std::string& snapshot, const std::vector<RelPath>& paths,
@@ -155,8 +158,10 @@ Result<const std::vector<Oid>*> GitStore::history() {
 
 Result<Oid> GitStore::resolve(const std::string& snapshot) {
   const bool is_hex = snapshot.find_first_not_of("0123456789abcdef") == snapshot.npos;
-  if (!is_hex || snapshot.size() < kShortestPrefix || snapshot.size() > Oid::kHexSize)
-    return unknown(snapshot);
+  if (!is_hex || snapshot.size() > Oid::kHexSize) return unknown(snapshot);
+  if (snapshot.size() < kShortestPrefix)
+    return fail(Code::kUnknownSnapshot,
+                "\"" + snapshot + "\" is too short to name a snapshot: give at least 4 digits of its id");
   auto all = history();
   if (!all) return fail(all.error());
   std::optional<Oid> match;

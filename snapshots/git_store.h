@@ -35,9 +35,11 @@ class GitStore final : public Store {
                         const Progress& progress) override;
   Result<std::vector<Snapshot>> list(std::size_t limit) override;
   Result<Snapshot> find(const std::string& snapshot) override;
-  Result<std::vector<Difference>> show(const std::string& snapshot, bool with_text) override;
+  Result<std::vector<Difference>> show(const std::string& snapshot,
+                                       const std::optional<Caller>& reader) override;
   Result<std::vector<Difference>> diff(const std::string& from, const std::optional<std::string>& to,
-                                       const ChangeSource& changes, bool with_text) override;
+                                       const ChangeSource& changes, const std::optional<Caller>& reader,
+                                       const Progress& progress) override;
   Result<RestoreResult> restore(const std::string& snapshot, const std::vector<RelPath>& paths, bool dry_run,
                                 const RestoreHooks& hooks, const Progress& progress) override;
   Result<RestoreResult> undo(const RestoreHooks& hooks, const Progress& progress) override;
@@ -92,11 +94,14 @@ class GitStore final : public Store {
                                                   const Progress& progress) REQUIRES(mutex_);
 
   // store_diff.cpp
-  Result<std::vector<Difference>> show_locked(const std::string& snapshot, bool with_text) REQUIRES(mutex_);
+  Result<std::vector<Difference>> show_locked(const std::string& snapshot,
+                                              const std::optional<Caller>& reader) REQUIRES(mutex_);
   Result<std::vector<Difference>> diff_locked(const std::string& from, const std::optional<std::string>& to,
-                                              const ChangeSource& changes, bool with_text) REQUIRES(mutex_);
-  Result<std::vector<Difference>> differences(Tree& before, Tree& after, bool after_is_live, bool with_text)
+                                              const ChangeSource& changes,
+                                              const std::optional<Caller>& reader, const Progress& progress)
       REQUIRES(mutex_);
+  Result<std::vector<Difference>> differences(Tree& before, Tree& after, bool after_is_live,
+                                              const std::optional<Caller>& reader) REQUIRES(mutex_);
 
   // store_restore.cpp
   Result<RestoreResult> restore_locked(const std::string& snapshot, const std::vector<RelPath>& paths,

@@ -78,6 +78,11 @@ Result<void> replace_file(int directory, const char* name, std::string_view byte
   return {};
 }
 
+Unexpected stopped() {
+  return fail(Code::kBusy,
+              "the work was given up: who asked for it is gone, or the session or the daemon is to end");
+}
+
 bool is_there(const std::filesystem::path& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0;

@@ -22,6 +22,8 @@ Result<std::string> read_file(int directory, const char* name);
 /// Replaces a file of our own in one step; `name` is one component. `durable`: it is on disk when this
 /// returns.
 Result<void> replace_file(int directory, const char* name, std::string_view bytes, bool durable);
+/// What work answers to whose Progress said no.
+Unexpected stopped();
 /// Whether something has this host path; a link itself counts.
 bool is_there(const std::filesystem::path& path);
 

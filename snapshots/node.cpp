@@ -1,5 +1,7 @@
 #include "snapshots/node.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 
 namespace okcvm::snapshots {
@@ -54,6 +56,11 @@ std::string Node::path() const {
   std::string text = parent->path();
   if (!text.empty()) text += '/';
   return text += name;
+}
+
+mode_t full_mode(const Node& node) {
+  const mode_t type = node.is_directory() ? S_IFDIR : node.type == NodeType::kLink ? S_IFLNK : S_IFREG;
+  return type | node.attributes.mode;
 }
 
 std::unique_ptr<Node> make_root() {

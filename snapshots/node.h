@@ -76,6 +76,9 @@ struct Node {
   std::string path() const;
 };
 
+/// With the bits of the type, as stat(2) tells it.
+mode_t full_mode(const Node& node);
+
 /// The root of an empty tree.
 std::unique_ptr<Node> make_root();
 

@@ -122,7 +122,8 @@ Result<std::unique_ptr<Repository>> Repository::create(const std::filesystem::pa
   }
   git_repository_free(repository);
   std::filesystem::create_directories(draft / kOwnFolder / kIncoming, error);
-  std::filesystem::permissions(draft, std::filesystem::perms::owner_all, error);
+  if (!error) std::filesystem::permissions(draft, std::filesystem::perms::owner_all, error);
+  if (error) return fail_errno(error.value(), "the snapshot repository cannot be made");
   if (!sync_all(draft)) return fail_errno(errno, "the snapshot repository cannot be made");
   fault_point("repository.publish");
   std::filesystem::rename(draft, folder, error);

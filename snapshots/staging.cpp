@@ -125,8 +125,7 @@ Result<void> Staging::build(Tree& tree, Node& node, const std::string& path, con
 }
 
 Result<void> Staging::build_entry(Tree& tree, Node& node, const Place& place, int parent) {
-  if (progress_ && ++built_ % 256 == 0 && !progress_("writing", built_, 0))
-    return fail(Code::kBusy, "the work was stopped as asked");
+  if (progress_ && ++built_ % 256 == 0 && !progress_("writing", built_, 0)) return stopped();
   if (node.is_directory()) {
     fault_point("restore.mkdir");
     if (const int injected = fault_error("restore.mkdir")) return fail_errno(injected, kWhat, place.path);
@@ -189,8 +188,7 @@ Result<void> Staging::build_file(const Node& node, const Place& place, int paren
   if (!fd) return fail_errno(errno, kWhat, place.path);
   FileWriter writer(fd.get(), node.sparse, place.path);
   auto copied = repository_.read_stream(node.content, [&](std::string_view piece) -> Result<void> {
-    if (progress_ && !progress_("writing", built_, 0))
-      return fail(Code::kBusy, "the work was stopped as asked");
+    if (progress_ && !progress_("writing", built_, 0)) return stopped();
     return writer.write(piece);
   });
   if (!copied) {

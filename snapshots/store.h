@@ -12,6 +12,7 @@
 #include <system_error>
 #include <vector>
 
+#include "policy/caller.h"
 #include "policy/change_set.h"
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
@@ -61,7 +62,7 @@ struct Difference {
   std::optional<RelPath> renamed_from;
   std::optional<std::uint64_t> old_size, new_size;
   std::optional<mode_t> old_mode, new_mode;
-  std::string unified;  // of text, when asked for and not too large; else empty
+  std::string unified;  // of text, when asked for, readable by who asks, and not too large; else empty
   bool binary = false;
 };
 
@@ -76,8 +77,8 @@ struct VerifyReport {
   std::vector<Difference> live_differences;  // of the workspace from the snapshot compared with
 };
 
-/// Told now and then during long work; `total` is 0 while unknown. Returning false asks to stop (then
-/// `busy`).
+/// Told now and then during long work (may be empty); `total` is 0 while unknown. Returning false asks to
+/// stop (then `busy`).
 using Progress = std::function<bool(std::string_view phase, std::uint64_t done, std::uint64_t total)>;
 
 struct StoreConfig {
@@ -141,11 +142,16 @@ class Store {
 
   virtual Result<std::vector<Snapshot>> list(std::size_t limit) = 0;  // newest first; 0: all
   virtual Result<Snapshot> find(const std::string& snapshot) = 0;
-  /// What a snapshot changed against its parent.
-  virtual Result<std::vector<Difference>> show(const std::string& snapshot, bool with_text) = 0;
+  /// What a snapshot changed against its parent. With a `reader`, with the text of files that he may read:
+  /// the modes and owners that the files and the folders above them have on each side say so.
+  virtual Result<std::vector<Difference>> show(const std::string& snapshot,
+                                               const std::optional<Caller>& reader) = 0;
   /// From one snapshot to another, or to the live workspace when `to` is absent. `from` empty: the newest.
+  /// Text as for show().
   virtual Result<std::vector<Difference>> diff(const std::string& from, const std::optional<std::string>& to,
-                                               const ChangeSource& changes, bool with_text) = 0;
+                                               const ChangeSource& changes,
+                                               const std::optional<Caller>& reader,
+                                               const Progress& progress) = 0;
 
   /// What restore holds while it works. The caller's object keeps requests waiting while it lives.
   struct RestoreHooks {

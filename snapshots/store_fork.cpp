@@ -38,6 +38,7 @@ Result<void> GitStore::share_objects(const Repository& target) {
     const auto inside = to / at->path().lexically_relative(from);
     if (at->is_directory(error)) {
       std::filesystem::create_directories(inside, error);
+      if (error) break;  // the next step would clear it
     } else if (auto shared = share_file(at->path(), inside); !shared) {
       return shared;
     }
@@ -53,7 +54,8 @@ Result<void> GitStore::write_out(const Commit& commit, const StoreConfig& target
   fault_point("fork.workspace");
   if (::mkdir(draft.c_str(), 0700) != 0) return fail_errno(errno, kWhat);
   auto disk = Disk::open(draft);
-  if (!disk || !*disk) return fail_errno(EIO, kWhat);
+  if (!disk) return fail(disk.error());
+  if (!*disk) return fail_errno(ENOENT, kWhat);
   auto tree = open_tree(commit);
   if (!tree) return fail(tree.error());
   if (auto loaded = (*tree)->load((*tree)->root()); !loaded) return loaded;

@@ -5,6 +5,7 @@
 #include "snapshots/difference.h"
 #include "snapshots/git_store.h"
 #include "snapshots/git_tree.h"
+#include "snapshots/io.h"
 
 namespace okcvm::snapshots {
 namespace {
@@ -41,7 +42,7 @@ class Inspector {
   Result<void> count() {
     ++report_.objects;
     if (!progress_ || report_.objects % 256 != 0 || progress_("verifying", report_.objects, 0)) return {};
-    return fail(Code::kBusy, "the work was stopped as asked");
+    return stopped();
   }
 
   Result<void> trees(const Oid& oid, const std::string& path) {
@@ -64,7 +65,12 @@ class Inspector {
   Result<void> blob(const Oid& oid, const std::string& path) {
     if (!seen_.insert(oid).second) return {};
     if (auto told = count(); !told) return told;
-    auto read = repository_.read_stream(oid, [](std::string_view) { return Result<void>(); });
+    bool is_stopped = false;
+    auto read = repository_.read_stream(oid, [&](std::string_view) -> Result<void> {
+      is_stopped = progress_ && !progress_("verifying", report_.objects, 0);
+      return is_stopped ? stopped() : Result<void>();
+    });
+    if (is_stopped) return stopped();
     if (!read) note(path, read.error());
     return {};
   }
@@ -84,6 +90,7 @@ class Inspector {
 Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const ChangeSource& changes,
                                              const Progress& progress) {
   VerifyReport report;
+  if (!repository_ && !snapshot.empty()) return fail(commit_of(snapshot).error());
   if (!repository_) return report;
   Inspector inspector(*repository_, report, progress);
   for (const char* name : {kMainRef, kBaseRef, kUndoRef}) {
@@ -95,8 +102,9 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
   if (!commit && report.problems.empty()) return fail(commit.error());
   auto wanted = commit ? open_tree(*commit) : Result<std::unique_ptr<Tree>>(fail(commit.error()));
   auto live = look_at_workspace(changes, true, progress);
+  if (!live && live.error().code == Code::kBusy) return fail(live.error());
   if (live && wanted) {
-    auto rows = differences(**wanted, **live, true, false);
+    auto rows = differences(**wanted, **live, true, std::nullopt);
     if (rows)
       report.live_differences = std::move(*rows);
     else

@@ -207,6 +207,25 @@ TEST_F(Attributes, ExtendedAttributesAnswerAsNative) {
   });
 }
 
+TEST_F(Attributes, NoMoreNamesAreTakenThanCanBeListed) {
+  const std::string file = outputs() / "f";
+  write(file, "x");
+  int taken = 0;
+  int error = 0;
+  while (error == 0 && taken < 1000) {
+    const auto name = "user." + std::to_string(1000 + taken) + std::string(200, 'n');
+    error = ERRNO_OF(::setxattr(file.c_str(), name.c_str(), "1", 1, 0));
+    if (error == 0) ++taken;
+  }
+  EXPECT_EQ(error, ENOSPC) << taken;
+  std::string names(XATTR_LIST_MAX, 0);
+  EXPECT_EQ(::listxattr(file.c_str(), names.data(), names.size()), taken * 210);
+  const auto first = "user.1000" + std::string(200, 'n');
+  EXPECT_OK(::setxattr(file.c_str(), first.c_str(), "2", 1, XATTR_REPLACE));
+  EXPECT_OK(::removexattr(file.c_str(), first.c_str()));
+  EXPECT_OK(::setxattr(file.c_str(), first.c_str(), "3", 1, XATTR_CREATE));
+}
+
 TEST_F(Attributes, TheHostsOwnAttributesStayTheHosts) {
   write(outputs() / "f", "x");
   // Capabilities, labels and overlay marks are the host's business, even for root inside a session.

@@ -101,7 +101,7 @@ TEST_F(FilesByPath, AreLeftFromWhereTheyMayNotBeRemoved) {
   EXPECT_OK(::chown(top.c_str(), 1234, 1234));
   EXPECT_OK(::chown((top / "a").c_str(), 1234, 1234));
   auto& files = session().files();
-  const fusefs::Caller caller{1234, 1234, {}};
+  const Caller caller{1234, 1234, {}};
   const auto target = *RelPath::parse(std::filesystem::relative(top, mount()).string());
   const auto nodes = session().driver().statistics().nodes;
   const auto refused = files.remove(caller, target, true);

@@ -34,7 +34,7 @@ TEST_F(AfterRestoreTest, ASessionThatWentForwardAgainByItselfIsCountedFromThere)
   change_mode(0755);
   expect_exact(snapshot());
   expect_exact(snapshot());
-  EXPECT_THAT(*store().diff("", {}, record_.source(), false), IsEmpty());
+  EXPECT_THAT(*store().diff("", {}, record_.source(), std::nullopt, nullptr), IsEmpty());
   restore(*closed_);
   EXPECT_EQ(mode_of(in("outputs/f")), 0644u);
 }

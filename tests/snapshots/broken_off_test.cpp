@@ -70,7 +70,7 @@ TEST_F(BrokenOffRestore, LeavesNothingThatTheNextSnapshotDoesNotSee) {
   for (const bool starts_again : {false, true}) {
     ASSERT_FALSE(restore_in_vain());
     if (starts_again) reopen();
-    auto differences = store().diff(two_->id.text(), {}, record_.source(), false);
+    auto differences = store().diff(two_->id.text(), {}, record_.source(), std::nullopt, nullptr);
     ASSERT_TRUE(differences);
     EXPECT_FALSE(differences->empty()) << "the time of the folder at least";
     const auto taken = snapshot();

@@ -12,8 +12,11 @@ namespace okcvm::test {
 namespace {
 
 using namespace snapshots;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+const std::optional<Caller> kRoot = Caller{};
 
 class DiffTest : public SnapshotTest {
  protected:
@@ -74,18 +77,18 @@ class DiffTest : public SnapshotTest {
 TEST_F(DiffTest, BetweenSnapshotsAndToTheLiveWorkspaceAlike) {
   two_states();
   const std::string one = one_->id.text();
-  expect_rows(by_path(store().diff(one, std::nullopt, record_.source(), true)));
+  expect_rows(by_path(store().diff(one, std::nullopt, record_.source(), kRoot, nullptr)));
   EXPECT_EQ(store().list(0)->size(), 1u) << "a comparison stores nothing";
   const std::string two = snapshot("two").id.text();
-  expect_rows(by_path(store().diff(one, two, {}, true)));
-  expect_rows(by_path(store().show(two, true)));
-  EXPECT_THAT(by_path(store().diff(two, std::nullopt, record_.source(), true)), IsEmpty());
-  EXPECT_THAT(by_path(store().diff(two, two, {}, true)), IsEmpty());
+  expect_rows(by_path(store().diff(one, two, {}, kRoot, nullptr)));
+  expect_rows(by_path(store().show(two, kRoot)));
+  EXPECT_THAT(by_path(store().diff(two, std::nullopt, record_.source(), kRoot, nullptr)), IsEmpty());
+  EXPECT_THAT(by_path(store().diff(two, two, {}, kRoot, nullptr)), IsEmpty());
 }
 
 TEST_F(DiffTest, BackwardsItIsTheOtherWayRound) {
   two_states();
-  const auto rows = by_path(store().diff(snapshot("two").id.text(), one_->id.text(), {}, true));
+  const auto rows = by_path(store().diff(snapshot("two").id.text(), one_->id.text(), {}, kRoot, nullptr));
   EXPECT_EQ(rows.at("outputs/removed").kind, DifferenceKind::kAdded);
   EXPECT_EQ(rows.at("outputs/added").kind, DifferenceKind::kRemoved);
   EXPECT_EQ(rows.at("outputs/old").renamed_from, rel("outputs/d/new"));
@@ -94,13 +97,44 @@ TEST_F(DiffTest, BackwardsItIsTheOtherWayRound) {
 
 TEST_F(DiffTest, WithoutTextThereIsNone) {
   two_states();
-  for (const auto& [path, row] : by_path(store().show(snapshot("two").id.text(), false)))
+  for (const auto& [path, row] : by_path(store().show(snapshot("two").id.text(), std::nullopt)))
     EXPECT_THAT(row.unified, IsEmpty()) << path;
+}
+
+TEST_F(DiffTest, TextIsForThoseAloneWhoMayReadIt) {
+  make_zones();
+  shell(
+      R"(cd outputs; echo one > open; echo one > closed; echo one > group; echo one > was_open; echo one > now_open
+           mkdir folder; echo one > folder/file; ln -s one folder/link
+           chmod 600 closed now_open; chgrp 4321 group; chmod 640 group; chmod 700 folder)");
+  const std::string one = snapshot("one").id.text();
+  shell(R"(cd outputs; for f in open closed group was_open now_open folder/file; do echo two > $f; done
+           ln -sfn two folder/link; chmod 600 was_open; chmod 644 now_open)");
+  const Caller stranger{1234, 1234, {}};
+  const Caller member{1234, 1234, {4321}};
+  const auto told_to = [](const Rows& rows) {
+    std::vector<std::string> paths;
+    for (const auto& [path, row] : rows)
+      if (!row.unified.empty()) paths.push_back(path.substr(std::string("outputs/").size()));
+    return paths;
+  };
+  const auto check = [&](auto compare) {
+    EXPECT_THAT(told_to(by_path(compare(stranger))), ElementsAre("open"));
+    EXPECT_THAT(told_to(by_path(compare(member))), ElementsAre("group", "open"));
+    EXPECT_THAT(told_to(by_path(compare(Caller{}))),
+                ElementsAre("closed", "folder/file", "folder/link", "group", "now_open", "open", "was_open"));
+  };
+  check([&](const Caller& reader) {
+    return store().diff(one, std::nullopt, record_.source(), reader, nullptr);
+  });
+  const std::string two = snapshot("two").id.text();
+  check([&](const Caller& reader) { return store().diff(one, two, {}, reader, nullptr); });
+  check([&](const Caller& reader) { return store().show(two, reader); });
 }
 
 TEST_F(DiffTest, TheFirstSnapshotIsAllAdded) {
   two_states();
-  for (const auto& [path, row] : by_path(store().show(one_->id.text(), false)))
+  for (const auto& [path, row] : by_path(store().show(one_->id.text(), std::nullopt)))
     EXPECT_EQ(row.kind, DifferenceKind::kAdded) << path;
 }
 
@@ -129,7 +163,7 @@ TEST_F(DiffTest, TextIsGivenAsLongAsItFitsIntoAnAnswer) {
   for (int i = 10; i < 40; ++i) write(in("outputs/f" + std::to_string(i)), text);
   record_.note(ChangeKind::kTree, "outputs");
   std::size_t bytes = 0;
-  const auto rows = by_path(store().diff(one_->id.text(), std::nullopt, record_.source(), true));
+  const auto rows = by_path(store().diff(one_->id.text(), std::nullopt, record_.source(), kRoot, nullptr));
   for (const auto& [path, row] : rows) bytes += row.unified.size();
   EXPECT_EQ(rows.size(), 30u);
   EXPECT_THAT(rows.at("outputs/f10").unified, HasSubstr("+xxx"));

@@ -280,7 +280,8 @@ TEST_F(RoundsTest, ComparisonsSeeFilesThatMoveMeanwhile) {
       if (cut == first) move(from, to);
     });
   };
-  const auto diff = store().diff("", std::nullopt, move_once("outputs/a/f", "outputs/b/f"), false);
+  const auto diff =
+      store().diff("", std::nullopt, move_once("outputs/a/f", "outputs/b/f"), std::nullopt, nullptr);
   ASSERT_TRUE(diff) << diff.error().message;
   bool renamed = false;
   for (const auto& row : *diff) {

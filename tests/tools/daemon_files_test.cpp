@@ -110,13 +110,18 @@ TEST_F(DaemonFiles, AreNotOverwrittenUnseen) {
   EXPECT_EQ(put("outputs/f", "new", {{"If-None-Match", "*"}}).status, 412);
   EXPECT_EQ(get("outputs/f").body, "two two");
   EXPECT_EQ(put("outputs/g", "new", {{"If-Match", "*"}}).status, 412);
+  const std::string now = second.json()["etag"];
+  EXPECT_EQ(put("outputs/f", "new", {{"If-Match", "W/" + now}}).status, 412) << "weak";
+  EXPECT_EQ(get("outputs/f", {{"If-None-Match", "W/" + now}}).status, 304);
+  EXPECT_EQ(put("outputs/f", "two two", {{"If-Match", "W/" + now + ", " + now}}).status, 200);
   EXPECT_EQ(get("outputs").json()["entries"].size(), 1u);
   const auto remove = [&](const std::string& tag) {
     return ask("DELETE", "/v1/sessions/s1/files/outputs/f", {}, {{"If-Match", tag}}).status;
   };
   EXPECT_EQ(remove(first), 412);
   EXPECT_EQ(get("outputs/f").body, "two two");
-  EXPECT_EQ(remove(second.json()["etag"]), 200);
+  EXPECT_EQ(remove("W/" + get("outputs/f").headers["etag"]), 412);
+  EXPECT_EQ(remove(get("outputs/f").headers["etag"]), 200);
   EXPECT_EQ(remove(first), 404);
 }
 

@@ -108,6 +108,23 @@ TEST_F(DaemonPeers, CreateAndCleanOnlyTheirOwn) {
   EXPECT_EQ(ask_as(kAlice, "GET", "/v1/sessions").json()["sessions"].size(), 1u);
 }
 
+TEST_F(DaemonPeers, ReadNoTextInComparisonsThatModesRefuseThem) {
+  write(mount("alices") / "outputs/roots", "hush");
+  ASSERT_EQ(::chmod((mount("alices") / "outputs/roots").c_str(), 0600), 0);
+  const auto compared = [this](uid_t uid, const std::string& target) {
+    const auto answer = ask_as(uid, "GET", "/v1/sessions/alices/" + target);
+    EXPECT_THAT(answer.body, HasSubstr("outputs/roots")) << target;
+    return answer.body;
+  };
+  EXPECT_THAT(compared(kAlice, "diff?text=true"), Not(HasSubstr("hush")));
+  EXPECT_THAT(compared(0, "diff?text=true"), HasSubstr("hush"));
+  const std::string id = ask_as(kAlice, "POST", "/v1/sessions/alices/snapshots").json()["id"];
+  EXPECT_THAT(compared(kAlice, "snapshots/" + id + "?text=true"), Not(HasSubstr("hush")));
+  EXPECT_THAT(compared(0, "snapshots/" + id + "?text=true"), HasSubstr("hush"));
+  ::chown((mount("alices") / "outputs/roots").c_str(), kAlice, kAlice);
+  EXPECT_THAT(compared(kAlice, "snapshots/" + id + "?text=true"), Not(HasSubstr("hush"))) << "as it was then";
+}
+
 TEST_F(DaemonPeers, HearOnlyOfTheirOwn) {
   ASSERT_EQ(ask_as(kMallory, "POST", "/v1/sessions", R"({"id":"mallorys"})").status, 201);
   auto listening = connect_as(kMallory);

@@ -16,7 +16,40 @@ class DaemonSnapshots : public DaemonWithSession {
   }
   json get(const std::string& route) { return ask("GET", "/v1/sessions/s1/" + route).json(); }
   std::filesystem::path file() const { return mount("s1") / "outputs/f"; }
+
+  /// Begins what takes hours, and answers when it is seen to be at work.
+  HttpClient begin(const std::string& method, const std::string& route) {
+    write(file(), "");
+    std::filesystem::resize_file(file(), std::uintmax_t{1} << 42);
+    auto client = connect_as(0);
+    client.send(method + " /v1/sessions/s1/" + route +
+                " HTTP/1.1\r\nHost: okcvm\r\nAccept: application/x-ndjson\r\nContent-Length: 0\r\n\r\n");
+    client.receive_until("progress");
+    return client;
+  }
 };
+
+TEST_F(DaemonSnapshots, OfMuchAreGivenUpWhenTheSessionIsDeleted) {
+  for (const auto& [method, route] :
+       {std::pair("POST", "snapshots"), std::pair("POST", "fork"), std::pair("GET", "diff?from=")}) {
+    if (std::string(method) == "GET") {
+      EXPECT_EQ(post("snapshots").status, 201);
+    }
+    auto working = begin(method, route);
+    EXPECT_EQ(ask("DELETE", "/v1/sessions/s1").status, 200) << route;
+    EXPECT_THAT(working.receive_until("\"busy\""), ::testing::HasSubstr("\"error\"")) << route;
+    create({{"id", "s1"}});
+  }
+}
+
+TEST_F(DaemonSnapshots, OfMuchAreGivenUpWhenWhoWatchesThemIsGone) {
+  const auto id = post("snapshots").json()["id"].get<std::string>();
+  for (const auto& [method, route] :
+       {std::pair("POST", "snapshots"), std::pair("GET", "diff"), std::pair("GET", "verify")}) {
+    begin(method, route);
+    EXPECT_EQ(get("snapshots/" + id)["snapshot"]["id"], id) << route;  // waits for the store
+  }
+}
 
 TEST_F(DaemonSnapshots, AreTakenShownComparedAndRestored) {
   write(file(), "one");
@@ -83,14 +116,31 @@ TEST_F(DaemonSnapshots, RefuseWhatTheyDoNotKnow) {
   EXPECT_EQ(post("restore", {{"snapshot", id}, {"paths", {"../x"}}}).code(), "path_traversal_blocked");
   EXPECT_EQ(post("restore", {{"snapshot", id}, {"paths", "x"}}).code(), "invalid_request");
   EXPECT_EQ(post("restore").code(), "invalid_request");
+  const auto short_name = post("restore", {{"snapshot", id.substr(0, 3)}});
+  EXPECT_EQ(short_name.code(), "unknown_snapshot");
+  EXPECT_THAT(short_name.body, ::testing::HasSubstr("at least 4 digits"));
   EXPECT_EQ(read(file()), "one");
   write(file(), "two");
   for (const bool dry_run : {true, false}) {
     const auto nothing = post("restore", {{"snapshot", id}, {"paths", json::array()}, {"dry_run", dry_run}});
     EXPECT_EQ(nothing.code(), "invalid_request") << "no paths are not all paths";
     EXPECT_THAT(nothing.body, ::testing::HasSubstr("leave it out"));
+    for (const auto& root : {json{""}, json{"."}, json{"outputs/f", ""}})
+      EXPECT_EQ(post("restore", {{"snapshot", id}, {"paths", root}, {"dry_run", dry_run}}).code(),
+                "invalid_request");
   }
   EXPECT_EQ(read(file()), "two");
+}
+
+TEST_F(DaemonSnapshots, NameTheFirstOfMuchThatTheyLeaveOut) {
+  write(file(), "one");
+  for (int i = 0; i < 1001; ++i)
+    ASSERT_EQ(::mkfifo((mount("s1") / "outputs" / std::to_string(10'000 + i)).c_str(), 0600), 0);
+  const auto taken = post("snapshots").json();
+  EXPECT_EQ(taken["left_out"].size(), 1000u);
+  EXPECT_EQ(taken["left_out"][0], "outputs/10000");
+  EXPECT_EQ(taken["left_out_total"], 1001);
+  EXPECT_EQ(taken["in_flight_total"], 0);
 }
 
 TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {

@@ -69,6 +69,25 @@ TEST_F(DaemonSpace, ThatIsFullIsToldToTheWriterInTheMount) {
   EXPECT_EQ(read(mount("s1") / "outputs/kept"), "bytes" + much);
 }
 
+TEST_F(DaemonSpace, ThatIsFullIsToldToWhoForks) {
+  start();
+  create({{"id", "s1"}});
+  for (int i = 0; i < 20; ++i)
+    write(mount("s1") / "outputs" / std::to_string(i), std::string(10'000, static_cast<char>('a' + i)));
+  ASSERT_EQ(ask("POST", "/v1/sessions/s1/snapshots").status, 201);
+  const std::string id = ask("GET", "/v1/sessions/s1/snapshots").json()["snapshots"][0]["id"];
+  // At each of its steps.
+  for (const int left_kib : {0, 8, 16, 32, 64, 96, 128, 192}) {
+    fill();
+    std::filesystem::resize_file(root_ / "state/filler",
+                                 std::filesystem::file_size(root_ / "state/filler") - left_kib * 1024);
+    const auto forked = ask("POST", "/v1/sessions/s1/fork", json{{"id", "copy"}, {"snapshot", id}}.dump());
+    EXPECT_EQ(forked.code(), "no_space") << left_kib << forked.body;
+    give_back();
+  }
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/fork", json{{"id", "copy"}, {"snapshot", id}}.dump()).status, 201);
+}
+
 /// While no daemon runs, what others write there may take the room that its small files had.
 TEST_F(DaemonSpace, ThatIsFullKeepsNoDaemonFromItsSessions) {
   start();

@@ -17,9 +17,12 @@ class CountingStore final : public Store {
   Result<Snapshot> take(const std::string&, const ChangeSource&, const Progress&) override { return none(); }
   Result<std::vector<Snapshot>> list(std::size_t) override { return none(); }
   Result<Snapshot> find(const std::string&) override { return none(); }
-  Result<std::vector<Difference>> show(const std::string&, bool) override { return none(); }
+  Result<std::vector<Difference>> show(const std::string&, const std::optional<Caller>&) override {
+    return none();
+  }
   Result<std::vector<Difference>> diff(const std::string&, const std::optional<std::string>&,
-                                       const ChangeSource&, bool) override {
+                                       const ChangeSource&, const std::optional<Caller>&,
+                                       const Progress&) override {
     return none();
   }
   Result<RestoreResult> restore(const std::string&, const std::vector<RelPath>&, bool, const RestoreHooks&,

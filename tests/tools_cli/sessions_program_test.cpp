@@ -226,6 +226,25 @@ TEST_F(SessionVerbs, AgentsAreShownAsATree) {
             "  kid  root    s1         7\n");
 }
 
+TEST_F(SessionVerbs, AnAgentIsShownWithWhatItsSessionHolds) {
+  daemon_answers([](const SeenRequest& request) {
+    return reply(200, request.target == "/v1/agents/kid"
+                          ? R"({"agent":"kid","parent_agent":"root","children":[],"session":{"id":"s1"}})"
+                          : R"({"files":3,"directories":1,"bytes":5,"materialized":true,"open_files":2})");
+  });
+  const auto told = okcvm("agents kid").out;
+  EXPECT_EQ(daemon_->last().target, "/v1/sessions/s1/info");
+  EXPECT_THAT(told, HasSubstr("contents         3 files, 1 directory, 5 B\n"));
+  EXPECT_THAT(told, HasSubstr("on disk          yes\nopen files       2\n"));
+}
+
+TEST_F(SessionVerbs, AWorkdirIsNotSwitchedUnderOpenFilesUnlessForced) {
+  okcvm("workdir 12 /srv/a");
+  EXPECT_EQ(daemon_->last().body, R"({"workdir":"/srv/a","force":false})");
+  okcvm("workdir 12 /srv/a --force");
+  EXPECT_EQ(daemon_->last().body, R"({"workdir":"/srv/a","force":true})");
+}
+
 TEST_F(SessionVerbs, SkillsOfTheHostAndOfASession) {
   daemon_answers([](const SeenRequest& request) {
     return reply(200, request.target == "/v1/skills"

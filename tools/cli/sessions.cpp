@@ -107,6 +107,14 @@ std::string on_off(bool value) {
   return value ? "yes" : "no";
 }
 
+/// A session with what its zones and its mount hold now.
+Outcome<Json> with_use(const Context& context, Json session) {
+  const auto use = context.get(session_target(text_in(session, "id"), "/info"));
+  if (!use) return use;
+  session.update(*use);
+  return session;
+}
+
 std::string info_text(const Json& info) {
   std::string text;
   const auto line = [&](std::string_view name, const std::string& value) {
@@ -192,10 +200,8 @@ Outcome<void> list(Context& context) {
 
 Outcome<void> info(Context& context) {
   auto session = context.get(context.session());
+  if (session) session = with_use(context, *std::move(session));
   if (!session) return tl::unexpected(session.error());
-  const auto usage_now = context.get(session_target(text_in(*session, "id"), "/info"));
-  if (!usage_now) return tl::unexpected(usage_now.error());
-  session->update(*usage_now);
   return context.json() ? context.print_json(*session) : context.print(info_text(*session));
 }
 
@@ -269,11 +275,12 @@ Outcome<void> agents(Context& context) {
     const auto answer = context.get("/v1/agents/" + percent_encoded(agent, false));
     if (!answer) return tl::unexpected(answer.error());
     if (context.json()) return context.print_json(*answer);
-    const auto& session = member_in(*answer, "session");
+    const auto session = with_use(context, member_in(*answer, "session"));
+    if (!session) return tl::unexpected(session.error());
     return context.print("agent            " + visible(text_in(*answer, "agent")) + "\n" +
                          "parent           " + visible(text_in(*answer, "parent_agent")) + "\n" +
                          "children         " + visible(joined(list_in(*answer, "children"), "none")) + "\n" +
-                         info_text(session));
+                         info_text(*session));
   }
   const auto answer = context.get("/v1/agents");
   if (!answer) return tl::unexpected(answer.error());
@@ -293,7 +300,7 @@ Outcome<void> workdir(Context& context) {
   Json body = Json::object();
   if (const auto path = context.args().argument("PATH"); !path.empty()) body["workdir"] = absolute(path);
   copy_workdir_options(context, body);
-  if (context.args().has("force")) body["force"] = true;
+  body["force"] = context.args().has("force");
   const auto answer = context.post(context.session("/workdir"), body);
   if (!answer) return tl::unexpected(answer.error());
   const auto& session = member_in(*answer, "session");

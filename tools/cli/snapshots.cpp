@@ -19,18 +19,19 @@ std::string or_dash(std::string text) {
   return text.empty() ? "-" : std::move(text);
 }
 
-void note_paths(const Context& context, const char* what, const Json& paths) {
+void note_paths(const Context& context, const char* what, const Json& snapshot, const std::string& name) {
+  const auto& paths = list_in(snapshot, name);
   if (paths.empty()) return;
   Json shown = Json::array();
   for (std::size_t i = 0; i < std::min(paths.size(), kPathsInNote); ++i) shown.push_back(paths[i]);
-  const auto more = paths.size() - shown.size();
+  const auto more = number_in(snapshot, name + "_total") - shown.size();
   context.note(what + joined(shown) +
-               (more ? " and " + std::to_string(more) + " more (--json names all)" : ""));
+               (more ? " and " + std::to_string(more) + " more (--json names more)" : ""));
 }
 
 void note_incomplete(const Context& context, const Json& snapshot) {
-  note_paths(context, "being written meanwhile, captured as read: ", list_in(snapshot, "in_flight"));
-  note_paths(context, "left out (sockets, FIFOs, devices): ", list_in(snapshot, "left_out"));
+  note_paths(context, "being written meanwhile, captured as read: ", snapshot, "in_flight");
+  note_paths(context, "left out (sockets, FIFOs, devices): ", snapshot, "left_out");
 }
 
 std::string size_change(const Json& row) {
@@ -192,13 +193,15 @@ Outcome<void> verify(Context& context) {
       "verify");
   if (!answer) return tl::unexpected(answer.error());
   const auto& problems = list_in(*answer, "problems");
+  const auto total = number_in(*answer, "problems_total");
   if (context.json()) {
     if (auto printed = context.print_json(*answer); !printed) return printed;
   } else {
-    std::string text = count_of(number_in(*answer, "objects"), "object") + " checked, " +
-                       count_of(problems.size(), "problem") + "\n";
+    std::string text =
+        count_of(number_in(*answer, "objects"), "object") + " checked, " + count_of(total, "problem") + "\n";
     for (const auto& problem : problems)
       if (problem.is_string()) text += "  " + visible(problem.get<std::string>()) + "\n";
+    if (total > problems.size()) text += "  and " + count_of(total - problems.size(), "more", "more") + "\n";
     const auto& live = list_in(*answer, "live_differences");
     text += "the workspace differs from the snapshot in " +
             count_of(total_of(*answer, live), "entry", "entries") + "\n";
@@ -207,7 +210,7 @@ Outcome<void> verify(Context& context) {
     if (auto printed = context.print(text); !printed) return printed;
   }
   if (flag_in(*answer, "ok")) return {};
-  return refuse("corrupt", "the snapshots have " + count_of(problems.size(), "problem") +
+  return refuse("corrupt", "the snapshots have " + count_of(total, "problem") +
                                ": copy what is still readable elsewhere (okcvm restore, git clone)");
 }
 

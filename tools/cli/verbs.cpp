@@ -325,7 +325,7 @@ std::vector<Verb> conversation_verbs() {
        run::checkpoint_save},
       {"checkpoint load",
        group,
-       "Print a checkpoint's document, by default the newest",
+       "Print a checkpoint's document, by default the one worked on",
        "",
        {kId, {"CHECKPOINT", Kind::kText, true}},
        {{"restore", 0, "",

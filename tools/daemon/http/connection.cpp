@@ -84,6 +84,7 @@ std::chrono::seconds Connection::idle_limit() const {
 
 /// The client is gone, or has to go.
 void Connection::end() {
+  is_gone_ = true;
   is_live_ = false;
   live_.reset();
   timer_.cancel();
@@ -175,7 +176,9 @@ std::optional<Response> Connection::take_request() {
     return refuse("chunked is the only transfer coding that is taken", 501);
   }
   if (const auto length = parser_->content_length()) request_.body_size = *length;
-  request_.progress = [](std::string_view, std::uint64_t, std::uint64_t) { return true; };
+  request_.progress = [this](std::string_view, std::uint64_t, std::uint64_t) {
+    return !context_->out_of_patience;
+  };
 
   auto routed = context_->router(request_);
   if (auto* response = std::get_if<Response>(&routed)) return std::move(*response);
@@ -264,7 +267,7 @@ void Connection::dispatch() {
       if (last->exchange(tenths) != tenths)
         queue_line("{\"progress\":{\"phase\":\"" + std::string(phase) +
                    "\",\"done\":" + std::to_string(done) + ",\"total\":" + std::to_string(total) + "}}\n");
-      return true;
+      return !is_gone_ && !context_->out_of_patience;
     };
   }
   on_worker([this]() -> Result<Response> { return handling_.respond(request_); });

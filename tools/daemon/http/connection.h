@@ -23,7 +23,8 @@ struct ConnectionContext {
   WorkerPool& workers;
   const ServerLimits limits;
   const Router router;
-  std::atomic<bool> stopping{false};  // set by the I/O thread
+  std::atomic<bool> stopping{false};         // set by the I/O thread
+  std::atomic<bool> out_of_patience{false};  // and what is in hand by now is given up where that can be
 };
 
 /// One client: requests are read, carried out and answered one after the other. Everything here runs on the
@@ -96,8 +97,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::chrono::steady_clock::time_point started_{};
   std::vector<char> piece_;
   std::unique_ptr<BodySink> sink_;
-  bool in_hand_ = false;       // a request was read and is not answered yet
-  bool is_receiving_ = false;  // the next piece of its body is waited for
+  std::atomic<bool> is_gone_{false};  // the client
+  bool in_hand_ = false;              // a request was read and is not answered yet
+  bool is_receiving_ = false;         // the next piece of its body is waited for
   bool keep_alive_ = false;
   bool is_http_1_0_ = false;
 

@@ -20,7 +20,8 @@ namespace okcvm::daemon {
 /// kOther: one that no route serves, for which the router still knows what is allowed.
 enum class Method : std::uint8_t { kGet, kPost, kPut, kDelete, kOther };
 
-/// Told now and then during long work; false asks to stop.
+/// Told now and then during long work; false asks to stop: the client that reads it is gone, the session is
+/// to be deleted, or the daemon has to end.
 using ProgressSink = std::function<bool(std::string_view phase, std::uint64_t done, std::uint64_t total)>;
 
 /// A request as a route sees it: parsed, bounded and decoded.

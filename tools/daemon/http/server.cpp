@@ -71,7 +71,10 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
       if (const auto connection = weak.lock()) connection->stop();
     if (count_ == 0) return finish_stop();
     patience_.expires_after(patience);
-    patience_.async_wait([self = shared_from_this()](boost::system::error_code) { self->finish_stop(); });
+    patience_.async_wait([self = shared_from_this()](boost::system::error_code) {
+      self->context_->out_of_patience = true;
+      self->finish_stop();
+    });
   }
 
  private:

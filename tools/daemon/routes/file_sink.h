@@ -22,12 +22,12 @@ struct WrittenFile {
 
 struct FileSinkRequest {
   SessionPointer session;
-  fusefs::Caller caller;
+  Caller caller;
   RelPath path;
   mode_t mode = 0644;
   fusefs::IfExists if_exists = fusefs::IfExists::kReplace;
   std::uint64_t most = 0;  // bytes
-  std::function<Result<void>(const fusefs::FileInfo*)> check;
+  fusefs::EntryCheck check;
   std::function<Response(fusefs::Files&, const WrittenFile&)> finished;
 };
 

@@ -34,12 +34,16 @@ std::string http_date(const timespec& time) {
   return text;
 }
 
-/// Whether a list of entity tags, or "*", names this one.
-bool names_tag(std::string_view list, std::string_view tag) {
-  return list == "*" || list.find(tag) != list.npos;
+/// Whether a list of entity tags, or "*", names this one. Compared strongly, a weak tag ("W/" before it)
+/// names none (RFC 9110, 8.8.3.2).
+bool names_tag(std::string_view list, std::string_view tag, bool strongly) {
+  if (list == "*") return true;
+  for (auto at = list.find(tag); at != list.npos; at = list.find(tag, at + 1))
+    if (!strongly || !list.substr(0, at).ends_with("W/")) return true;
+  return false;
 }
 
-Json entry_view(fusefs::Files& files, const fusefs::Caller& caller, const RelPath& path,
+Json entry_view(fusefs::Files& files, const Caller& caller, const RelPath& path,
                 const fusefs::FileInfo& info) {
   std::optional<std::string> target;
   if (info.type == fusefs::FileType::kSymlink)
@@ -47,7 +51,7 @@ Json entry_view(fusefs::Files& files, const fusefs::Caller& caller, const RelPat
   return view_of_entry(path, info, target);
 }
 
-Result<Response> list_directory(fusefs::Files& files, const fusefs::Caller& caller, const RelPath& path,
+Result<Response> list_directory(fusefs::Files& files, const Caller& caller, const RelPath& path,
                                 const std::string& after, std::size_t limit) {
   auto listing = files.list(caller, path, after, limit);
   if (!listing) return fail(listing.error());
@@ -69,7 +73,7 @@ Result<Response> send_file(const Request& request, const RelPath& path, const fu
                       {"Accept-Ranges", "bytes"},
                       {"X-Content-Type-Options", "nosniff"}};
   response.content_type = content_type_of(path.leaf());
-  if (const auto known = request.header("if-none-match"); !known.empty() && names_tag(known, tag)) {
+  if (const auto known = request.header("if-none-match"); !known.empty() && names_tag(known, tag, false)) {
     response.status = 304;
     return response;
   }
@@ -100,7 +104,7 @@ Result<Response> send_file(const Request& request, const RelPath& path, const fu
 /// Takes a body that must be empty and then makes a directory.
 class DirectorySink final : public BodySink {
  public:
-  DirectorySink(SessionPointer session, fusefs::Caller caller, RelPath path, mode_t mode)
+  DirectorySink(SessionPointer session, Caller caller, RelPath path, mode_t mode)
       : session_(std::move(session)), caller_(std::move(caller)), path_(std::move(path)), mode_(mode) {}
 
   Result<void> write(std::string_view) override {
@@ -119,7 +123,7 @@ class DirectorySink final : public BodySink {
 
  private:
   const SessionPointer session_;
-  const fusefs::Caller caller_;
+  const Caller caller_;
   const RelPath path_;
   const mode_t mode_;
 };
@@ -128,18 +132,19 @@ class DirectorySink final : public BodySink {
 /// of it. errno ECANCELED: answered as 412.
 Result<void> check_condition(std::string_view match, std::string_view none_match,
                              const std::vector<std::string>& tags) {
-  const auto names_one = [&](std::string_view list) {
-    return std::any_of(tags.begin(), tags.end(), [&](const auto& tag) { return names_tag(list, tag); });
+  const auto names_one = [&](std::string_view list, bool strongly) {
+    return std::any_of(tags.begin(), tags.end(),
+                       [&](const auto& tag) { return names_tag(list, tag, strongly); });
   };
-  if ((match.empty() || names_one(match)) && (none_match.empty() || !names_one(none_match))) return {};
+  if ((match.empty() || names_one(match, true)) && (none_match.empty() || !names_one(none_match, false)))
+    return {};
   auto error = Error::of(Code::kBusy, "the file is not the one that was asked for: read it again");
   error.errno_value = ECANCELED;
   return fail(std::move(error));
 }
 
 /// The same as a check at the moment of replacement.
-std::function<Result<void>(const fusefs::FileInfo*)> condition_of(const Request& request,
-                                                                  const std::shared_ptr<bool>& existed) {
+fusefs::EntryCheck condition_of(const Request& request, const std::shared_ptr<bool>& existed) {
   return [match = std::string(request.header("if-match")),
           none_match = std::string(request.header("if-none-match")),
           existed](const fusefs::FileInfo* there) -> Result<void> {
@@ -193,15 +198,19 @@ Result<Response> delete_file(Exchange& exchange) {
   if (!mount) return fail(mount.error());
   auto& files = (*mount)->files();
   const auto caller = exchange.request.peer.caller();
-  // Listings tell a link's own tag, its GET that of what it leads to.
-  std::vector<std::string> tags;
-  for (const bool follow : {false, true})
-    if (const auto info = files.stat(caller, *path, follow)) tags.push_back(etag_of(*info));
-  const auto& request = exchange.request;
-  if (!tags.empty())
-    if (auto met = check_condition(request.header("if-match"), request.header("if-none-match"), tags); !met)
-      return fail(met.error());
-  if (auto removed = files.remove(caller, *path, recursive); !removed) return fail(removed.error());
+  const auto match = exchange.request.header("if-match");
+  const auto none_match = exchange.request.header("if-none-match");
+  fusefs::EntryCheck check;
+  if (!match.empty() || !none_match.empty()) {
+    // Listings tell a link's own tag, its GET that of what it leads to.
+    const auto target = files.stat(caller, *path, true);
+    check = [=](const fusefs::FileInfo* there) {
+      std::vector<std::string> tags{etag_of(*there)};
+      if (target && there->type == fusefs::FileType::kSymlink) tags.push_back(etag_of(*target));
+      return check_condition(match, none_match, tags);
+    };
+  }
+  if (auto removed = files.remove(caller, *path, recursive, check); !removed) return fail(removed.error());
   return json_response({{"path", path->text()}, {"deleted", true}});
 }
 

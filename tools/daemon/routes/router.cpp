@@ -195,6 +195,11 @@ Handling handling_of(Service& service, const Route& route) {
     auto session = session_of(service, route, request);
     auto answered = [&]() -> Result<Response> {
       if (!session) return fail(session.error());
+      if (*session)
+        request.progress = [session = *session, tell = std::move(request.progress)](
+                               std::string_view phase, std::uint64_t done, std::uint64_t total) {
+          return tell(phase, done, total) && !session->gate().is_ending();
+        };
       Exchange exchange{service, request, std::move(*session)};
       return route.respond(exchange);
     }();

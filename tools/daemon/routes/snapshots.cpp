@@ -18,6 +18,9 @@ Result<std::vector<RelPath>> paths_of(const std::optional<std::vector<std::strin
   for (const auto& text : texts) {
     auto path = RelPath::parse(text);
     if (!path) return fail(path.error());
+    if (path->is_root())
+      return fail(Code::kInvalidRequest,
+                  "paths: one of them is the session's root: leave the list out to restore everything");
     paths.push_back(std::move(*path));
   }
   return paths;
@@ -27,6 +30,11 @@ Result<std::vector<RelPath>> paths_of(const std::optional<std::vector<std::strin
 Result<snapshots::Store::ChangeSource> changes_for(const Exchange& exchange, bool with_live) {
   if (with_live) return exchange.service.sessions.changes_of(*exchange.session);
   return snapshots::Store::ChangeSource{[] { return ChangeSet(); }, [](const ChangeSet&) {}};
+}
+
+/// For whom the text of files is wanted, if it is.
+std::optional<Caller> reader_of(const Exchange& exchange, QueryFields& query) {
+  return query.flag("text") ? std::optional(exchange.request.peer.caller()) : std::nullopt;
 }
 
 }  // namespace
@@ -61,7 +69,7 @@ Result<Response> list_snapshots(Exchange& exchange) {
 
 Result<Response> show_snapshot(Exchange& exchange) {
   QueryFields query(exchange.request.query);
-  const bool with_text = query.flag("text");
+  const auto reader = reader_of(exchange, query);
   if (auto ended = query.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
@@ -70,7 +78,7 @@ Result<Response> show_snapshot(Exchange& exchange) {
   const auto& name = exchange.request.captures["snapshot"];
   auto snapshot = (*store)->find(name);
   if (!snapshot) return fail(snapshot.error());
-  auto changes = (*store)->show(name, with_text);
+  auto changes = (*store)->show(name, reader);
   if (!changes) return fail(changes.error());
   Json view{{"snapshot", view_of_snapshot(*snapshot)}};
   add_differences(view, "changes", *changes);
@@ -81,7 +89,7 @@ Result<Response> diff_snapshots(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto from = query.text("from").value_or("");
   const auto to = query.text("to");
-  const bool with_text = query.flag("text");
+  const auto reader = reader_of(exchange, query);
   if (auto ended = query.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
@@ -89,7 +97,7 @@ Result<Response> diff_snapshots(Exchange& exchange) {
   if (!store) return fail(store.error());
   auto source = changes_for(exchange, !to);
   if (!source) return fail(source.error());
-  auto changes = (*store)->diff(from, to, *source, with_text);
+  auto changes = (*store)->diff(from, to, *source, reader, exchange.request.progress);
   if (!changes) return fail(changes.error());
   Json view{{"from", from.empty() ? Json() : Json(from)}, {"to", or_null(to)}};
   add_differences(view, "changes", *changes);
@@ -152,7 +160,8 @@ Result<Response> verify_snapshot(Exchange& exchange) {
   if (!source) return fail(source.error());
   auto report = (*store)->verify(snapshot, *source, exchange.request.progress);
   if (!report) return fail(report.error());
-  Json view{{"ok", report->problems.empty()}, {"objects", report->objects}, {"problems", report->problems}};
+  Json view{{"ok", report->problems.empty()}, {"objects", report->objects}};
+  add_notes(view, "problems", report->problems);
   add_differences(view, "live_differences", report->live_differences);
   return json_response(view);
 }

@@ -1,5 +1,6 @@
 #include "tools/daemon/routes/views.h"
 
+#include <algorithm>
 #include <array>
 
 #include "fusefs/session_mount.h"
@@ -11,11 +12,12 @@ namespace okcvm::daemon {
 namespace {
 
 constexpr std::size_t kMostDifferences = 10'000;  // of one answer, which is held in memory
+constexpr std::size_t kMostNotes = 1000;          // of one snapshot; an answer may list many
 
-Json paths_of(const std::vector<RelPath>& paths) {
-  Json list = Json::array();
-  for (const auto& path : paths) list.push_back(path.text());
-  return list;
+void add_paths(Json& view, const char* name, const std::vector<RelPath>& paths) {
+  std::vector<std::string> texts;
+  for (const auto& path : paths) texts.push_back(path.text());
+  add_notes(view, name, texts);
 }
 
 bool is_utf8(std::string_view text) {
@@ -97,9 +99,15 @@ Json view_of_snapshot(const snapshots::Snapshot& snapshot) {
   view["stats"] = {{"files", stats.files},           {"directories", stats.directories},
                    {"bytes", stats.bytes},           {"changed", stats.changed},
                    {"bytes_read", stats.bytes_read}, {"rescanned", stats.rescanned}};
-  view["in_flight"] = paths_of(snapshot.in_flight);
-  view["left_out"] = paths_of(snapshot.left_out);
+  add_paths(view, "in_flight", snapshot.in_flight);
+  add_paths(view, "left_out", snapshot.left_out);
   return view;
+}
+
+void add_notes(Json& view, const char* name, const std::vector<std::string>& notes) {
+  const auto end = notes.begin() + static_cast<std::ptrdiff_t>(std::min(notes.size(), kMostNotes));
+  view[name] = std::vector(notes.begin(), end);
+  view[std::string(name) + "_total"] = notes.size();
 }
 
 void add_differences(Json& view, const char* name, const std::vector<snapshots::Difference>& differences) {

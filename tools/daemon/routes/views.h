@@ -20,6 +20,8 @@ Response json_response(const Json& value, int status = 200);
 /// With `counters`, also how its mount is being used.
 Json view_of_session(const Sessions& sessions, const Session& session, bool counters = false);
 Json view_of_snapshot(const snapshots::Snapshot& snapshot);
+/// Adds to `view` the first of some texts under a name, and as `<name>_total` how many there are in all.
+void add_notes(Json& view, const char* name, const std::vector<std::string>& notes);
 /// Adds to `view` the first rows under a name, as many as an answer may hold; how many there are in all; and
 /// whether some are left out.
 void add_differences(Json& view, const char* name, const std::vector<snapshots::Difference>& differences);

@@ -70,7 +70,7 @@ Result<std::string> config_of(const FileDescriptor& directory) {
 
 }  // namespace
 
-Result<std::string> remote_url(const FileDescriptor& directory, const fusefs::Caller& owner) {
+Result<std::string> remote_url(const FileDescriptor& directory, const Caller& owner) {
   const auto config = as_owner(owner, [&] { return config_of(directory); });
   if (!config) return fail(config.error());
   auto url = remote_url_in(*config);

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "fusefs/files.h"
+#include "policy/caller.h"
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
 
@@ -13,6 +13,6 @@ namespace okcvm::daemon {
 /// rights, and nothing but regular files of at most 1 MiB is opened, none of them in a file system that a
 /// user's program serves. `not_found` if it is no repository or names no remote, else what kept its
 /// configuration from being read.
-Result<std::string> remote_url(const FileDescriptor& directory, const fusefs::Caller& owner);
+Result<std::string> remote_url(const FileDescriptor& directory, const Caller& owner);
 
 }  // namespace okcvm::daemon

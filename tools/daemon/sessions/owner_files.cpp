@@ -10,7 +10,7 @@
 
 namespace okcvm::daemon {
 
-Result<void> become_for_files(const fusefs::Caller& user) {
+Result<void> become_for_files(const Caller& user) {
   if (user.uid == 0) return {};
   const auto groups = ::syscall(SYS_setgroups, user.groups.size(), user.groups.data());
   ::setfsgid(user.gid);

@@ -4,7 +4,7 @@
 #include <future>
 #include <string>
 
-#include "fusefs/files.h"
+#include "policy/caller.h"
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
 
@@ -12,12 +12,12 @@ namespace okcvm::daemon {
 
 /// Gives the calling thread, and no other, the user's identity for file access (setfsuid(2) and the raw
 /// setgroups(2) are per thread). There is no way back.
-Result<void> become_for_files(const fusefs::Caller& user);
+Result<void> become_for_files(const Caller& user);
 
 /// Runs `work`, which answers a Result, as the kernel would let the user reach files: on a thread of its own
 /// that ends with it, so that nothing else can run under that identity.
 template <typename Work>
-auto as_owner(const fusefs::Caller& user, Work work) {
+auto as_owner(const Caller& user, Work work) {
   const auto run = [&]() -> decltype(work()) {
     if (auto become = become_for_files(user); !become) return fail(become.error());
     return work();

@@ -27,7 +27,7 @@ std::optional<HostUser> host_user(uid_t uid) {
   return user;
 }
 
-fusefs::Caller host_caller(uid_t uid, gid_t gid) {
+Caller host_caller(uid_t uid, gid_t gid) {
   auto user = host_user(uid);
   return {uid, gid, user ? std::move(user->groups) : std::vector<gid_t>()};
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "fusefs/files.h"
+#include "policy/caller.h"
 
 namespace okcvm::daemon {
 
@@ -20,7 +20,7 @@ struct Peer {
   bool is_root() const { return uid == 0; }
   bool may_use(uid_t owner) const { return is_root() || uid == owner; }
   bool is_in(gid_t group) const;
-  fusefs::Caller caller() const { return fusefs::Caller{uid, gid, groups}; }
+  Caller caller() const { return Caller{uid, gid, groups}; }
 };
 
 /// A user of the host, from the user database.
@@ -32,7 +32,7 @@ struct HostUser {
 };
 std::optional<HostUser> host_user(uid_t uid);
 /// Such a user and his groups, as the kernel tells callers apart.
-fusefs::Caller host_caller(uid_t uid, gid_t gid);
+Caller host_caller(uid_t uid, gid_t gid);
 /// A user's name alone, which costs far less.
 std::optional<std::string> host_user_name(uid_t uid);
 

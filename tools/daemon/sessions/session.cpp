@@ -56,6 +56,13 @@ Result<SessionGate::Pass> SessionGate::alone() {
   return Pass(*this, true);
 }
 
+Result<SessionGate::Pass> SessionGate::alone_for_end() {
+  ++ending_;
+  auto pass = alone();
+  --ending_;
+  return pass;
+}
+
 void SessionGate::close() {
   const MutexLock lock(mutex_);
   closed_ = true;

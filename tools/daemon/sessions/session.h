@@ -41,6 +41,10 @@ class SessionGate final {
   };
   Result<Pass> share() EXCLUDES(mutex_);
   Result<Pass> alone() EXCLUDES(mutex_);
+  /// The same, for an end of what the session holds: work that takes long sees is_ending() meanwhile and
+  /// stops.
+  Result<Pass> alone_for_end() EXCLUDES(mutex_);
+  bool is_ending() const { return ending_ > 0; }
   /// Whoever waits, or comes later, is told that the session is gone. Only by who holds the gate alone.
   void close() EXCLUDES(mutex_);
 
@@ -52,6 +56,7 @@ class SessionGate final {
   bool is_alone_ GUARDED_BY(mutex_) = false;
   int waiting_alone_ GUARDED_BY(mutex_) = 0;
   bool closed_ GUARDED_BY(mutex_) = false;
+  std::atomic<int> ending_ = 0;
 };
 
 /// One session in memory: its record, its mount while there is one, its snapshots while they are open.

@@ -283,7 +283,7 @@ Result<bool> Sessions::remove(const Peer& peer, std::string_view id) {
 }
 
 Result<bool> Sessions::remove_found(Session& session) {
-  const auto pass = session.gate().alone();
+  const auto pass = session.gate().alone_for_end();
   if (!pass) {
     if (pass.error().code == Code::kNotFound) return false;
     return fail(pass.error());

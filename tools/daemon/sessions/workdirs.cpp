@@ -9,21 +9,12 @@
 #include <cerrno>
 
 #include "policy/workdir_rule.h"
+#include "tools/daemon/host/log.h"
 #include "tools/daemon/sessions/owner_files.h"
 #include "tools/daemon/sessions/peer.h"
 
 namespace okcvm::daemon {
 namespace {
-
-bool may_write(const struct stat& status, uid_t uid, gid_t gid, const std::vector<gid_t>& groups) {
-  if (uid == 0) return true;
-  const bool in_group =
-      status.st_gid == gid || std::find(groups.begin(), groups.end(), status.st_gid) != groups.end();
-  const mode_t needed = status.st_uid == uid ? S_IWUSR | S_IXUSR
-                        : in_group           ? S_IWGRP | S_IXGRP
-                                             : S_IWOTH | S_IXOTH;
-  return (status.st_mode & needed) == needed;
-}
 
 Result<std::string> real_path_of(const FileDescriptor& directory) {
   std::array<char, 4096> text{};
@@ -49,6 +40,10 @@ Workdirs::Workdirs(const std::vector<std::string>& allowed_roots,
     : mount_prefix_((std::filesystem::path(made_real(mount_root)) / "okcvm-").string()) {
   for (const auto& root : allowed_roots) allowed_roots_.push_back(made_real(root));
   for (const auto& tree : own_trees) own_trees_.push_back(made_real(tree));
+  for (const auto& root : allowed_roots_) {
+    const auto below = check_workdir(root + "/any", WorkdirRule{allowed_roots_, own_trees_, {}});
+    if (!below) log_warning("--workdir-allow-root {} allows nothing: {}", root, below.error().message);
+  }
 }
 
 Result<Workdirs::Opened> Workdirs::open(const std::string& requested, uid_t owner_uid,
@@ -77,8 +72,8 @@ Result<Workdirs::Opened> Workdirs::open_with(const std::string& requested, uid_t
     return fail(Code::kForbidden, "a session cannot be the workdir of a session");
   if (allowed_roots_.empty()) return fail(check_workdir(path, {}).error());
 
-  const auto groups = user ? user->groups : std::vector<gid_t>();
-  auto directory = as_owner({owner_uid, owner_gid, groups}, [&] { return open_by_steps(path, links); });
+  const Caller owner{owner_uid, owner_gid, user ? user->groups : std::vector<gid_t>()};
+  auto directory = as_owner(owner, [&] { return open_by_steps(path, links); });
   if (!directory && !directory.error().message.empty()) return fail(directory.error());
   if (!directory)
     return fail_errno(directory.error().errno_value, "the workdir cannot be opened by the session's owner");
@@ -92,7 +87,7 @@ Result<Workdirs::Opened> Workdirs::open_with(const std::string& requested, uid_t
   struct stat status {};
   if (::fstat(directory->get(), &status) != 0 || status.st_nlink == 0)
     return fail(Code::kNotFound, "the workdir is gone");
-  if (!may_write(status, owner_uid, owner_gid, groups))
+  if (!may(owner, status, W_OK | X_OK))
     return fail(Code::kForbidden, "the session's owner may not write to the workdir");
   return Opened{*real, std::move(*directory)};
 }
