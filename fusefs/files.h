@@ -59,8 +59,9 @@ enum class IfExists : std::uint8_t {
   kUnique,  // "report.pdf" becomes "report (1).pdf"
 };
 
-/// Judges an entry before it is replaced or removed; null: there is none.
-using EntryCheck = std::function<Result<void>(const FileInfo*)>;
+/// Judges what stands at a path before it is replaced or removed, and if that is a link, what it leads to; null:
+/// there is none.
+using EntryCheck = std::function<Result<void>(const FileInfo* there, const FileInfo* target)>;
 
 /// A part of a directory.
 struct Listing {
@@ -88,11 +89,13 @@ class Files {
   /// The path after following every link [S2]; `must_exist` false lets the last component be absent.
   virtual Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) = 0;
 
-  /// Starts a file at `path`; missing parents are made (0755, the caller's) when it is published.
+  /// Starts a file at `path`; missing parents are made (0755, the caller's) when it is published. Without a
+  /// `mode` it gets the permissions of the regular file that it replaces, else 0644. It is the caller's, but
+  /// what root replaces stays its owner's.
   /// `check` is called with the entry's FileInfo (or nullptr) under the same hold that publishes; an Error
   /// from it cancels (if_match).
-  virtual Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path, mode_t mode,
-                                                       IfExists if_exists, EntryCheck check = nullptr) = 0;
+  virtual Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path,
+                                                       std::optional<mode_t> mode, IfExists if_exists, EntryCheck check = nullptr) = 0;
   virtual Result<void> make_directories(const Caller& caller, const RelPath& path, mode_t mode) = 0;
   /// A file or link, or an empty directory; with `recursive` a whole tree. Zone directories themselves stay.
   /// `check` is called with what stands there (a link is itself); an Error from it cancels. No file that

@@ -21,6 +21,8 @@ namespace okcvm::fusefs {
 namespace {
 
 constexpr std::chrono::seconds kHandshakePatience{10};
+constexpr std::chrono::milliseconds kClosingPatience{300};
+constexpr std::chrono::seconds kTellingPatience{2};  // programs are held up meanwhile
 
 /// libfuse insists on one; RequestLoop reads the channel by itself.
 ssize_t read_nothing(int, void*, std::size_t, void*) {
@@ -72,6 +74,8 @@ class MountedSession final : public SessionMount {
                  NodeTable nodes, ChangeLog changes, SessionState state, bool adopt);
   Result<void> run();
   void end_loop();
+  /// Whether no file is open; the kernel tells of a close(2) a moment later.
+  bool all_closed_within(std::chrono::milliseconds time) const;
   void settle_after_take_over();
   void tell_everything();
   void forget_names();
@@ -108,6 +112,10 @@ Operations::Config operations_config(const MountConfig& config) {
   operations.symlink_host_roots = config.symlink_host_roots;
   operations.on_denial = config.on_denial;
   return operations;
+}
+
+Unexpected in_use() {
+  return fail(Code::kBusy, "files or working directories in the session are in use; close them or use force");
 }
 
 MountedSession::MountedSession(MountConfig config, FileDescriptor device,
@@ -165,7 +173,7 @@ Result<void> MountedSession::run() {
     return fail(Code::kInternal, "libfuse refused the device");
   }
   device.release();
-  notifier_.start(session_);
+  notifier_.start(device_.get(), state_);
   loop_ = std::make_unique<RequestLoop>(session_, channel_);
   if (!loop_->add_thread()) return fail(Code::kInternal, "no thread could be started for the mount");
   if (ready_.get_future().wait_for(kHandshakePatience) != std::future_status::ready)
@@ -232,6 +240,7 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
 void MountedSession::end_loop() {
   if (session_) fuse_session_exit(session_);
   channel_.stop();
+  notifier_.cut();  // a notice may wait for a request that nobody takes up any more
   if (loop_) loop_->join();
   notifier_.stop();
   if (session_) {
@@ -242,10 +251,10 @@ void MountedSession::end_loop() {
 
 Result<void> MountedSession::unmount(bool force) {
   if (finished_) return {};
+  // Not only those that the kernel would refuse for: a container has a mount of its own.
+  if (!force && !all_closed_within(kClosingPatience)) return in_use();
   if (::umount2(config_.mount_point.c_str(), UMOUNT_NOFOLLOW | (force ? MNT_DETACH : 0)) != 0) {
-    if (errno == EBUSY)
-      return fail(Code::kBusy,
-                  "files or working directories in the session are in use; close them or use force");
+    if (errno == EBUSY) return in_use();
     if (errno != EINVAL && errno != ENOENT) return fail_errno(errno, "cannot unmount the session");
   }
   finished_ = true;
@@ -259,9 +268,19 @@ Result<void> MountedSession::unmount(bool force) {
   return {};
 }
 
+bool MountedSession::all_closed_within(std::chrono::milliseconds time) const {
+  const auto end = std::chrono::steady_clock::now() + time;
+  while (state_.open_count() > 0 && is_mounted()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
 void MountedSession::abandon() {
   if (finished_) return;
   finished_ = true;
+  if (!notifier_.drain_for(kTellingPatience)) state_.set_untold();
   end_loop();
 }
 

@@ -1,12 +1,45 @@
 #include "fusefs/notifier.h"
 
+#include <linux/fuse.h>
+
+#include <algorithm>
 #include <climits>
+#include <cstring>
 
 namespace okcvm::fusefs {
+namespace {
+
+constexpr std::uint32_t kKnowsExpiry = 38;  // FUSE 7.38: FUSE_EXPIRE_ONLY
+
+template <typename Body>
+std::vector<std::byte> message(fuse_notify_code code, const Body& body, const std::string& name = {}) {
+  const std::size_t name_size = name.empty() ? 0 : name.size() + 1;
+  fuse_out_header header{};
+  header.len = static_cast<std::uint32_t>(sizeof header + sizeof body + name_size);
+  header.error = code;
+  std::vector<std::byte> bytes(header.len);
+  std::memcpy(bytes.data(), &header, sizeof header);
+  std::memcpy(bytes.data() + sizeof header, &body, sizeof body);
+  if (name_size) std::memcpy(bytes.data() + sizeof header + sizeof body, name.c_str(), name_size);
+  return bytes;
+}
+
+/// Of all pages and attributes from `offset` on; of the attributes alone if that is negative.
+std::vector<std::byte> inode_message(NodeId id, std::int64_t offset) {
+  return message(FUSE_NOTIFY_INVAL_INODE, fuse_notify_inval_inode_out{id.value, offset, 0});
+}
+
+}  // namespace
+
+void Notifier::start(int device, const SessionState& state) {
+  const std::lock_guard lock(mutex_);
+  device_ = device;
+  state_ = &state;
+}
 
 void Notifier::push(Notice notice) {
   const std::lock_guard lock(mutex_);
-  if (stopping_ || !session_) return;
+  if (is_cut_ || device_ < 0) return;
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   queue_.push_back(std::move(notice));
   changed_.notify_all();
@@ -15,56 +48,93 @@ void Notifier::push(Notice notice) {
 void Notifier::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-    if (stopping_) return;
-    const Notice notice = std::move(queue_.front());
-    queue_.pop_front();
+    changed_.wait(lock, [this] { return is_cut_ || !queue_.empty(); });
+    if (is_cut_) return;
+    std::vector<std::byte> messages;
+    std::function<void()> then;
+    while (!queue_.empty() && !then) {
+      const auto bytes = message_of(queue_.front());
+      if (messages.size() + bytes.size() > Teller::kMost) break;
+      messages.insert(messages.end(), bytes.begin(), bytes.end());
+      then = std::move(queue_.front().then);
+      queue_.pop_front();
+    }
     busy_ = true;
     lock.unlock();
-    tell(notice);
+    tell(messages);
+    if (then) then();
     lock.lock();
     busy_ = false;
     changed_.notify_all();
   }
 }
 
-/// ENOENT: the kernel does not know it, so there is nothing to correct.
-void Notifier::tell(const Notice& notice) {
-  const auto id = notice.node.value;
-  const std::string& name = notice.name;
-  if (notice.then) {
-    // No file has such a name; to look for it the kernel locks the directory, as renames do until their end.
-    static const std::string no_name(NAME_MAX + 1, '?');
-    fuse_lowlevel_notify_inval_entry(session_, id, no_name.c_str(), no_name.size());
-    notice.then();
-  } else if (name.empty()) {
-    fuse_lowlevel_notify_inval_inode(session_, id, 0, 0);
-  } else if (notice.expire_only) {
-    fuse_lowlevel_notify_expire_entry(session_, id, name.c_str(), name.size(), FUSE_LL_EXPIRE_ONLY);
-  } else {
-    fuse_lowlevel_notify_inval_entry(session_, id, name.c_str(), name.size());
+std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
+  // No file has such a name; to look for it the kernel locks the directory, as renames do until their end.
+  static const std::string no_name(NAME_MAX + 1, '?');
+  const std::string& name = notice.then ? no_name : notice.name;
+  if (name.empty()) return inode_message(notice.node, 0);
+  fuse_notify_inval_entry_out out{};
+  out.parent = notice.node.value;
+  out.namelen = static_cast<std::uint32_t>(name.size());
+  if (!notice.expire_only) return message(FUSE_NOTIFY_INVAL_ENTRY, out, name);
+  if (state_->protocol_minor() < kKnowsExpiry) return {};
+  out.flags = FUSE_EXPIRE_ONLY;
+  return message(FUSE_NOTIFY_INVAL_ENTRY, out, name);
+}
+
+void Notifier::tell(std::span<const std::byte> notices) {
+  if (notices.empty()) return;
+  const auto line = take_line();
+  if (!line) return;
+  line->tell(device_, notices);
+  give_back(line);
+}
+
+std::shared_ptr<Teller::Line> Notifier::take_line() {
+  const std::lock_guard lock(mutex_);
+  if (is_cut_) return nullptr;
+  if (idle_lines_.empty()) {
+    lines_.push_back(Teller::Line::open());
+    return lines_.back();
   }
+  auto line = std::move(idle_lines_.back());
+  idle_lines_.pop_back();
+  return line;
+}
+
+void Notifier::give_back(std::shared_ptr<Teller::Line> line) {
+  const std::lock_guard lock(mutex_);
+  idle_lines_.push_back(std::move(line));
 }
 
 void Notifier::inode_now(NodeId id) {
-  fuse_lowlevel_notify_inval_inode(session_, id.value, 0, 0);
+  tell(inode_message(id, 0));
 }
 
 void Notifier::attributes_now(NodeId id) {
-  fuse_lowlevel_notify_inval_inode(session_, id.value, -1, 0);
+  write_notices(device_, inode_message(id, -1));
 }
 
 void Notifier::drain() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return stopping_ || (queue_.empty() && !busy_); });
+  changed_.wait(lock, [this] { return is_cut_ || (queue_.empty() && !busy_); });
+}
+
+bool Notifier::drain_for(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, time, [this] { return queue_.empty() && !busy_; });
+}
+
+void Notifier::cut() {
+  const std::lock_guard lock(mutex_);
+  is_cut_ = true;
+  changed_.notify_all();
+  for (const auto& line : lines_) line->cut();
 }
 
 void Notifier::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
-  }
+  cut();
   if (thread_.joinable()) thread_.join();
 }
 

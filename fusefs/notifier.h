@@ -1,14 +1,17 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "fusefs/operations.h"
-#include "fusefs/protocol.h"
+#include "fusefs/teller.h"
 
 namespace okcvm::fusefs {
 
@@ -19,8 +22,11 @@ class Notifier final : public Invalidator {
  public:
   ~Notifier() override { stop(); }
 
-  void start(fuse_session* session) { session_ = session; }
-  /// Drops what was not told yet and ends the thread. Nothing may be asked afterwards.
+  /// `device` is borrowed.
+  void start(int device, const SessionState& state);
+  /// Waits for nothing that is being told any more; what was not told yet is dropped.
+  void cut();
+  /// The same, and ends the thread. Nothing may be asked afterwards.
   void stop();
 
   void entry(NodeId parent, const std::string& name) override { push({parent, name, false}); }
@@ -32,6 +38,8 @@ class Notifier final : public Invalidator {
     push({directory, {}, false, std::move(then)});
   }
   void drain() override;
+  /// Whether everything asked for before was told in this time.
+  bool drain_for(std::chrono::milliseconds time);
 
  private:
   struct Notice {
@@ -42,14 +50,21 @@ class Notifier final : public Invalidator {
   };
   void push(Notice notice);
   void run();
-  void tell(const Notice& notice);
+  std::vector<std::byte> message_of(const Notice& notice) const;
+  /// Comes back when the kernel has taken them, or nobody may wait any more.
+  void tell(std::span<const std::byte> notices);
+  std::shared_ptr<Teller::Line> take_line();
+  void give_back(std::shared_ptr<Teller::Line> line);
 
-  fuse_session* session_ = nullptr;
+  int device_ = -1;
+  const SessionState* state_ = nullptr;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Notice> queue_;
   bool busy_ = false;
-  bool stopping_ = false;
+  bool is_cut_ = false;
+  std::vector<std::shared_ptr<Teller::Line>> lines_;       // all of them
+  std::vector<std::shared_ptr<Teller::Line>> idle_lines_;  // of which nobody tells just now
   std::thread thread_;
 };
 

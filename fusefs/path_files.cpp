@@ -325,6 +325,17 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk) {
   return {};
 }
 
+Result<void> PathFiles::judge(const EntryCheck& check, const Caller& caller, const RelPath& path,
+                              const Entry* there) {
+  if (!there) return check(nullptr, nullptr);
+  const FileInfo info = info_of_entry(*there, std::string(path.leaf()));
+  if (info.type != FileType::kSymlink) return check(&info, nullptr);
+  const auto found = walk_existing(caller, path, Last::kFollow);
+  if (!found) return check(&info, nullptr);
+  const FileInfo target = info_of_entry(found->last(), info.name);
+  return check(&info, &target);
+}
+
 Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool recursive,
                                const EntryCheck& check) {
   const SessionState::Untold untold(state_);
@@ -344,10 +355,8 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
     const Entry& directory = found->entries[found->entries.size() - 2];
     if (!may_remove(caller, directory.attributes, found->last().attributes))
       return fail(Code::kForbidden, "this user may not remove from the directory", path.text());
-    if (check) {
-      const FileInfo there = info_of_entry(found->last(), std::string(path.leaf()));
-      if (auto allowed = check(&there); !allowed) return allowed;
-    }
+    if (check)
+      if (auto allowed = judge(check, caller, path, &found->last()); !allowed) return allowed;
     const NodeId parent = directory.id;
     result = recursive ? remove_tree(caller, *found) : remove_last(caller, *found);
     if (!result) {

@@ -70,8 +70,9 @@ class PathFiles final : public Files {
   Result<FileDescriptor> open(const Caller& caller, const RelPath& path) override;
   Result<std::string> read_link(const Caller& caller, const RelPath& path) override;
   Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) override;
-  Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path, mode_t mode,
-                                               IfExists if_exists, EntryCheck check) override;
+  Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path,
+                                               std::optional<mode_t> mode, IfExists if_exists,
+                                               EntryCheck check) override;
   Result<void> make_directories(const Caller& caller, const RelPath& path, mode_t mode) override;
   Result<void> remove(const Caller& caller, const RelPath& path, bool recursive,
                       const EntryCheck& check) override;
@@ -107,6 +108,8 @@ class PathFiles final : public Files {
   struct Incoming;
   class StagedFile;
   Result<RelPath> publish(Incoming& incoming);
+  /// What a check says of the entry at a path (null: there is none) and of what it leads to.
+  Result<void> judge(const EntryCheck& check, const Caller& caller, const RelPath& path, const Entry* there);
   Result<void> put(Incoming& incoming, const Walk& parent, const std::string& name, unsigned flags);
   Result<void> remove_last(const Caller& caller, Walk& walk);
   Result<void> remove_tree(const Caller& caller, Walk& walk);

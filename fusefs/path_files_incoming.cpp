@@ -19,6 +19,7 @@ namespace okcvm::fusefs {
 namespace {
 
 constexpr mode_t kParentMode = 0755;
+constexpr mode_t kFileMode = 0644;
 constexpr int kMaxVariants = 10000;
 constexpr std::string_view kPrefix = ".incoming-";
 
@@ -40,13 +41,14 @@ std::string staging_name() {
 struct PathFiles::Incoming {
   Caller caller;
   RelPath path;
-  mode_t mode;
+  std::optional<mode_t> mode;
   IfExists if_exists;
   EntryCheck check;
   FileDescriptor folder;  // where it is staged
   std::string staged;     // its name there
   FileDescriptor file = {};
   bool is_named = false;  // it has its name by now
+  std::optional<struct stat> replaced = {};  // the regular file whose place it takes
 };
 
 class PathFiles::StagedFile final : public IncomingFile {
@@ -64,7 +66,7 @@ class PathFiles::StagedFile final : public IncomingFile {
 };
 
 Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, const RelPath& path,
-                                                        mode_t mode, IfExists if_exists, EntryCheck check) {
+                                                        std::optional<mode_t> mode, IfExists if_exists, EntryCheck check) {
   Gate::Pass pass(gate_);
   const Zone zone = zone_named(path.top());
   if (path.depth() < 2 || rule_of(zone).write_error)
@@ -102,9 +104,14 @@ void PathFiles::remove_leftovers() {
 
 Result<void> PathFiles::put(Incoming& incoming, const Walk& parent, const std::string& name, unsigned flags) {
   const struct stat& directory = parent.last().attributes;
-  const gid_t gid = (directory.st_mode & S_ISGID) ? directory.st_gid : incoming.caller.gid;
-  if (::fchown(incoming.file.get(), incoming.caller.uid, gid) != 0 ||
-      ::fchmod(incoming.file.get(), incoming.mode & 07777) != 0)
+  const auto& replaced = incoming.replaced;
+  const bool keeps_owner = replaced && incoming.caller.uid == 0;  // root writes for whose it is
+  const uid_t uid = keeps_owner ? replaced->st_uid : incoming.caller.uid;
+  const gid_t gid = keeps_owner                       ? replaced->st_gid
+                    : (directory.st_mode & S_ISGID) ? directory.st_gid
+                                                    : incoming.caller.gid;
+  const mode_t mode = incoming.mode.value_or(replaced ? replaced->st_mode & 0777 : kFileMode);
+  if (::fchown(incoming.file.get(), uid, gid) != 0 || ::fchmod(incoming.file.get(), mode & 07777) != 0)
     return fail_errno(errno);
   // The file system's own clock stands still for milliseconds, and inode numbers come again: files that
   // replace each other would look the same.
@@ -151,10 +158,12 @@ Result<RelPath> PathFiles::publish(Incoming& incoming) {
       if (!may_remove(incoming.caller, directory.attributes, existing->attributes))
         return fail(Code::kForbidden, "this user may not replace the file", incoming.path.text());
     }
-    if (incoming.check) {
-      const FileInfo info = exists ? info_of_entry(*existing, name) : FileInfo{};
-      if (auto allowed = incoming.check(exists ? &info : nullptr); !allowed) return fail(allowed.error());
-    }
+    if (incoming.check)
+      if (auto allowed =
+              judge(incoming.check, incoming.caller, incoming.path, exists ? &*existing : nullptr);
+          !allowed)
+        return fail(allowed.error());
+    if (exists && S_ISREG(existing->attributes.st_mode)) incoming.replaced = existing->attributes;
     const unsigned flags = incoming.if_exists == IfExists::kReplace ? 0 : RENAME_NOREPLACE;
     auto done = put(incoming, *parent, name, flags);
     for (int number = 1; !done && done.error().errno_value == EEXIST &&

@@ -280,6 +280,9 @@ SessionState::Untold::~Untold() {
   fault_point("kernel.told");
   --state_.header().untold;
 }
+void SessionState::set_untold() {
+  ++header().untold;
+}
 bool SessionState::has_untold() const {
   return header().untold != 0;
 }

@@ -82,6 +82,8 @@ class SessionState {
    private:
     SessionState& state_;
   };
+  /// It will differ when this daemon ends, as one it dies.
+  void set_untold();
   /// Whether one existed when a daemon died.
   bool has_untold() const;
   void set_all_told();

@@ -8,6 +8,7 @@
 
 #include <array>
 
+#include "fusefs/teller.h"
 #include "policy/fault.h"
 
 namespace okcvm::test {
@@ -41,9 +42,16 @@ std::string answer(fusefs::SessionMount& driver, const SessionPlace& place, cons
   return "0";
 }
 
-int serve(ChildProcess& self, SessionPlace& place, bool fresh, FileDescriptor device) {
-  auto driver = fresh ? fusefs::SessionMount::mount(place.config())
-                      : fusefs::SessionMount::take_over(place.config(), std::move(device));
+int serve(ChildProcess& self, SessionPlace& place, const Session::Adjust& adjust, bool fresh,
+          FileDescriptor device) {
+  if (auto started = fusefs::Teller::start(); !started) {
+    self.send("failed: " + started.error().message);
+    return 1;
+  }
+  auto config = place.config();
+  if (adjust) adjust(config);
+  auto driver = fresh ? fusefs::SessionMount::mount(std::move(config))
+                      : fusefs::SessionMount::take_over(std::move(config), std::move(device));
   if (!driver) {
     self.send("failed: " + driver.error().message);
     return 1;
@@ -78,7 +86,7 @@ bool DaemonProcess::start(bool fresh) {
     fault_reset();
     FileDescriptor device;
     if (!fresh) device = FileDescriptor(::fcntl(device_.get(), F_DUPFD_CLOEXEC, 3));
-    return serve(self, place_, fresh, std::move(device));
+    return serve(self, place_, adjust_, fresh, std::move(device));
   });
   const auto number = process_->receive();
   if (number.empty() || number.starts_with("failed")) {

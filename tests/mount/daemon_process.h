@@ -14,7 +14,8 @@ namespace okcvm::test {
 class DaemonProcess final {
  public:
   /// `place` must outlive this object, and have no session mounted by the test's own process.
-  explicit DaemonProcess(SessionPlace& place) : place_(place) {}
+  explicit DaemonProcess(SessionPlace& place, Session::Adjust adjust = nullptr)
+      : place_(place), adjust_(std::move(adjust)) {}
 
   /// Mounts the session in a new process. False with why() if that failed.
   bool mount();
@@ -44,6 +45,7 @@ class DaemonProcess final {
   bool start(bool fresh);
 
   SessionPlace& place_;
+  const Session::Adjust adjust_;  // of the session's configuration
   FileDescriptor device_;
   std::unique_ptr<ChildProcess> process_;
   std::string failure_;

@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "fusefs/session_mount.h"
+#include "fusefs/teller.h"
 #include "snapshots/store.h"
 #include "tools/daemon/host/daemon.h"
 #include "tools/daemon/host/keeper.h"
@@ -34,5 +35,9 @@ int main(int argc, char** argv) {
   if (options->version) return std::cout << "okcvmd " << OKCVM_VERSION << "\n", 0;
   if (options->print_config) return print_config(*options, std::cout), 0;
   if (options->keeper) return run_keeper(argv);
+  if (auto started = okcvm::fusefs::Teller::start(); !started) {
+    std::cerr << "okcvmd: " << started.error().message << "\n";
+    return 1;
+  }
   return run_daemon(*options, real_backends());
 }

@@ -162,14 +162,20 @@ class Running {
   void wait_for_signal() {
     signals_.async_wait([this](error_code error, int signal) {
       if (error) return;
-      // HUP replaces the daemon under its mounts; so does a stop that systemd will follow with a start.
-      leave_mounts_ =
+      // HUP replaces the daemon under its mounts; so does a stop that systemd will follow with a start. A stop
+      // may still come while the last work is done; what was to be stopped is not replaced any more.
+      const bool is_first = !is_stopping_;
+      const bool replaces =
           manager_.is_there() && (signal == SIGHUP || (signal == SIGTERM && manager_.is_restarting()));
+      leave_mounts_ = replaces && (is_first || leave_mounts_);
+      is_stopping_ = true;
       log_info("signal {}: stopping{}", signal, leave_mounts_ ? ", the mounts stay" : "");
       if (!leave_mounts_)
         manager_.stopping();
       else if (manager_.watch_interval())
         manager_.end_within(kLongestEnd);  // for the manager it runs still; the work in hand takes its time
+      wait_for_signal();
+      if (!is_first) return;
       for (auto* timer : {&watch_, &save_, &clean_}) timer->cancel();
       server_.stop(kPatienceAtStop, [this] { io_.stop(); });
     });
@@ -195,6 +201,7 @@ class Running {
   const Options& options_;
   Sessions& sessions_;
   const ServiceManager& manager_;
+  bool is_stopping_ = false;
   bool leave_mounts_ = false;
   RequestMetrics metrics_;
   asio::io_context io_{1};

@@ -9,6 +9,7 @@ namespace okcvm::daemon::routes {
 namespace {
 
 constexpr std::string_view kNotInAddresses("/\0", 2);
+constexpr std::int64_t kAll = 1'000'000;  // --max-checkpoints keeps them fewer
 
 Json view_of_checkpoint(const Checkpoint& checkpoint, const std::optional<std::string>& head) {
   return {{"id", checkpoint.id},
@@ -90,9 +91,8 @@ Result<Response> save_checkpoint(Exchange& exchange) {
 
   auto& sessions = exchange.service.sessions;
   // Refused before a snapshot is taken for it.
-  if (checkpoint.parent)
-    if (auto parent = sessions.registry().checkpoint(exchange.session->id(), *checkpoint.parent); !parent)
-      return fail(parent.error().code, "parent_id: " + parent.error().message);
+  if (auto taken = sessions.can_add_checkpoint(*exchange.session, checkpoint); !taken)
+    return fail(taken.error());
   auto snapshot = snapshot_for(exchange, asked);
   if (!snapshot) return fail(snapshot.error());
   checkpoint.snapshot = std::move(*snapshot);
@@ -105,7 +105,7 @@ Result<Response> save_checkpoint(Exchange& exchange) {
 
 Result<Response> list_checkpoints(Exchange& exchange) {
   QueryFields query(exchange.request.query);
-  const auto limit = query.integer("limit", 1, 1'000'000).value_or(1'000);
+  const auto limit = query.integer("limit", 1, kAll).value_or(kAll);
   if (auto ended = query.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());

@@ -24,7 +24,7 @@ struct FileSinkRequest {
   SessionPointer session;
   Caller caller;
   RelPath path;
-  mode_t mode = 0644;
+  std::optional<mode_t> mode;  // absent: see fusefs::Files::create
   fusefs::IfExists if_exists = fusefs::IfExists::kReplace;
   std::uint64_t most = 0;  // bytes
   fusefs::EntryCheck check;

@@ -16,7 +16,6 @@
 namespace okcvm::daemon::routes {
 namespace {
 
-constexpr mode_t kFileMode = 0644;
 constexpr mode_t kDirectoryMode = 0755;
 constexpr std::int64_t kMostEntries = 10'000;  // of one answer, which is held in memory
 
@@ -101,33 +100,6 @@ Result<Response> send_file(const Request& request, const RelPath& path, const fu
   return response;
 }
 
-/// Takes a body that must be empty and then makes a directory.
-class DirectorySink final : public BodySink {
- public:
-  DirectorySink(SessionPointer session, Caller caller, RelPath path, mode_t mode)
-      : session_(std::move(session)), caller_(std::move(caller)), path_(std::move(path)), mode_(mode) {}
-
-  Result<void> write(std::string_view) override {
-    return fail(Code::kInvalidRequest, "a directory takes no body", path_.text());
-  }
-  Result<Response> finish() override {
-    const auto pass = session_->gate().share();
-    if (!pass) return fail(pass.error());
-    auto mount = session_->need_mount();
-    if (!mount) return fail(mount.error());
-    const bool existed = (*mount)->files().stat(caller_, path_, true).has_value();
-    if (auto made = (*mount)->files().make_directories(caller_, path_, mode_); !made)
-      return fail(made.error());
-    return json_response({{"path", path_.text()}, {"created", !existed}}, existed ? 200 : 201);
-  }
-
- private:
-  const SessionPointer session_;
-  const Caller caller_;
-  const RelPath path_;
-  const mode_t mode_;
-};
-
 /// What If-Match and If-None-Match ask for of what is there, if there is anything, by the tags that are told
 /// of it. errno ECANCELED: answered as 412.
 Result<void> check_condition(std::string_view match, std::string_view none_match,
@@ -143,16 +115,53 @@ Result<void> check_condition(std::string_view match, std::string_view none_match
   return fail(std::move(error));
 }
 
-/// The same as a check at the moment of replacement.
-fusefs::EntryCheck condition_of(const Request& request, const std::shared_ptr<bool>& existed) {
-  return [match = std::string(request.header("if-match")),
-          none_match = std::string(request.header("if-none-match")),
-          existed](const fusefs::FileInfo* there) -> Result<void> {
-    *existed = there != nullptr;
-    return check_condition(match, none_match,
-                           there ? std::vector{etag_of(*there)} : std::vector<std::string>());
+/// The same as a check at the moment of the change; none if nothing is asked for. Listings tell a link's own
+/// tag, its GET that of what it leads to.
+fusefs::EntryCheck condition_of(const Request& request) {
+  const std::string match(request.header("if-match"));
+  const std::string none_match(request.header("if-none-match"));
+  if (match.empty() && none_match.empty()) return nullptr;
+  return [=](const fusefs::FileInfo* there, const fusefs::FileInfo* target) {
+    std::vector<std::string> tags;
+    for (const auto* info : {there, target})
+      if (info) tags.push_back(etag_of(*info));
+    return check_condition(match, none_match, tags);
   };
 }
+
+/// Takes a body that must be empty and then makes a directory.
+class DirectorySink final : public BodySink {
+ public:
+  DirectorySink(const Exchange& exchange, RelPath path, mode_t mode)
+      : session_(exchange.session),
+        caller_(exchange.request.peer.caller()),
+        path_(std::move(path)),
+        mode_(mode),
+        check_(condition_of(exchange.request)) {}
+
+  Result<void> write(std::string_view) override {
+    return fail(Code::kInvalidRequest, "a directory takes no body", path_.text());
+  }
+  Result<Response> finish() override {
+    const auto pass = session_->gate().share();
+    if (!pass) return fail(pass.error());
+    auto mount = session_->need_mount();
+    if (!mount) return fail(mount.error());
+    const auto there = (*mount)->files().stat(caller_, path_, true);
+    if (check_)
+      if (auto met = check_(there ? &*there : nullptr, nullptr); !met) return fail(met.error());
+    if (auto made = (*mount)->files().make_directories(caller_, path_, mode_); !made)
+      return fail(made.error());
+    return json_response({{"path", path_.text()}, {"created", !there}}, there ? 200 : 201);
+  }
+
+ private:
+  const SessionPointer session_;
+  const Caller caller_;
+  const RelPath path_;
+  const mode_t mode_;
+  const fusefs::EntryCheck check_;
+};
 
 }  // namespace
 
@@ -198,19 +207,7 @@ Result<Response> delete_file(Exchange& exchange) {
   if (!mount) return fail(mount.error());
   auto& files = (*mount)->files();
   const auto caller = exchange.request.peer.caller();
-  const auto match = exchange.request.header("if-match");
-  const auto none_match = exchange.request.header("if-none-match");
-  fusefs::EntryCheck check;
-  if (!match.empty() || !none_match.empty()) {
-    // Listings tell a link's own tag, its GET that of what it leads to.
-    const auto target = files.stat(caller, *path, true);
-    check = [=](const fusefs::FileInfo* there) {
-      std::vector<std::string> tags{etag_of(*there)};
-      if (target && there->type == fusefs::FileType::kSymlink) tags.push_back(etag_of(*target));
-      return check_condition(match, none_match, tags);
-    };
-  }
-  if (auto removed = files.remove(caller, *path, recursive, check); !removed) return fail(removed.error());
+  if (auto removed = files.remove(caller, *path, recursive, condition_of(exchange.request)); !removed) return fail(removed.error());
   return json_response({{"path", path->text()}, {"deleted", true}});
 }
 
@@ -219,17 +216,19 @@ Result<std::unique_ptr<BodySink>> put_file(Exchange& exchange) {
   const auto mode_field = query.text("mode");
   const bool is_directory = query.flag("directory");
   if (auto ended = query.end(); !ended) return fail(ended.error());
-  const auto mode =
-      mode_field ? parse_mode(*mode_field) : std::optional(is_directory ? kDirectoryMode : kFileMode);
-  if (!mode) return fail(Code::kInvalidRequest, "?mode: octal digits up to 0777 are needed");
+  const auto mode = mode_field ? parse_mode(*mode_field) : std::nullopt;
+  if (mode_field && !mode) return fail(Code::kInvalidRequest, "?mode: octal digits up to 0777 are needed");
   auto path = path_of(exchange);
   if (!path) return fail(path.error());
   const auto caller = exchange.request.peer.caller();
-  if (is_directory) return std::make_unique<DirectorySink>(exchange.session, caller, *path, *mode);
+  if (is_directory) return std::make_unique<DirectorySink>(exchange, *path, mode.value_or(kDirectoryMode));
 
   const auto existed = std::make_shared<bool>(false);
-  FileSinkRequest request{exchange.session, caller, *path, *mode, fusefs::IfExists::kReplace, 0, {}, {}};
-  request.check = condition_of(exchange.request, existed);
+  FileSinkRequest request{exchange.session, caller, *path, mode, fusefs::IfExists::kReplace, 0, {}, {}};
+  request.check = [existed, condition = condition_of(exchange.request)](const auto* there, const auto* target) {
+    *existed = there != nullptr;
+    return condition ? condition(there, target) : Result<void>();
+  };
   request.most = exchange.service.max_upload_bytes;
   request.finished = [session = exchange.session, caller, existed](fusefs::Files& files,
                                                                    const WrittenFile& file) {

@@ -54,7 +54,7 @@ Result<Response> take_snapshot(Exchange& exchange) {
 
 Result<Response> list_snapshots(Exchange& exchange) {
   QueryFields query(exchange.request.query);
-  const auto limit = query.integer("limit", 0, 1'000'000).value_or(0);
+  const auto limit = query.integer("limit", 1, 1'000'000).value_or(0);
   if (auto ended = query.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());

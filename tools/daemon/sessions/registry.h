@@ -112,6 +112,8 @@ class Registry final {
 
   /// `already_exists` if the id is taken, `quota_exceeded` beyond `most` of one session.
   Result<void> add_checkpoint(const SessionId& session, const Checkpoint& checkpoint, std::size_t most);
+  /// Whether add_checkpoint() would refuse that now.
+  Result<void> can_add_checkpoint(const SessionId& session, const std::string& id, std::size_t most);
   /// Newest first, without their data.
   Result<std::vector<Checkpoint>> checkpoints(const SessionId& session, std::size_t limit);
   /// `not_found`.
@@ -139,6 +141,8 @@ class Registry final {
   Result<void> write_uses(const Uses& used) REQUIRES(mutex_);
   Result<void> remove_rows(const SessionId& id) REQUIRES(mutex_);
   Result<void> write_binding(const WorkdirBinding& binding) REQUIRES(mutex_);
+  Result<void> can_add_locked(const SessionId& session, const std::string& id, std::size_t most)
+      REQUIRES(mutex_);
   Result<void> insert_agent(const AgentRecord& agent) REQUIRES(mutex_);
   Mutex mutex_;
   std::unique_ptr<Database> database_ GUARDED_BY(mutex_);

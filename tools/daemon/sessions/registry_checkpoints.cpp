@@ -19,23 +19,30 @@ Checkpoint checkpoint_of(const Database::Statement& row) {
 
 }  // namespace
 
+Result<void> Registry::can_add_checkpoint(const SessionId& session, const std::string& id, std::size_t most) {
+  const MutexLock lock(mutex_);
+  return can_add_locked(session, id, most);
+}
+
+Result<void> Registry::can_add_locked(const SessionId& session, const std::string& id, std::size_t most) {
+  auto count = database_->prepare(
+      "SELECT count(*), count(CASE WHEN checkpoint_id = ? THEN 1 END) FROM checkpoints WHERE thread_id = ?");
+  if (!count) return fail(count.error());
+  if (auto row = count->bind(id).bind(session.text()).step(); !row) return fail(row.error());
+  if (count->integer(1) > 0)
+    return fail(Code::kAlreadyExists, "a checkpoint with this id exists: choose another id");
+  if (static_cast<std::size_t>(count->integer(0)) >= most)
+    return fail(Code::kQuotaExceeded,
+                "the session has its most checkpoints: reset it or raise --max-checkpoints");
+  return {};
+}
+
 Result<void> Registry::add_checkpoint(const SessionId& session, const Checkpoint& checkpoint,
                                       std::size_t most) {
   const MutexLock lock(mutex_);
   auto transaction = Database::Transaction::begin(*database_);
   if (!transaction) return fail(transaction.error());
-  {
-    auto count = database_->prepare(
-        "SELECT count(*), count(CASE WHEN checkpoint_id = ? THEN 1 END) FROM checkpoints WHERE thread_id = "
-        "?");
-    if (!count) return fail(count.error());
-    if (auto row = count->bind(checkpoint.id).bind(session.text()).step(); !row) return fail(row.error());
-    if (count->integer(1) > 0)
-      return fail(Code::kAlreadyExists, "a checkpoint with this id exists: choose another id");
-    if (static_cast<std::size_t>(count->integer(0)) >= most)
-      return fail(Code::kQuotaExceeded,
-                  "the session has its most checkpoints: reset it or raise --max-checkpoints");
-  }
+  if (auto can = can_add_locked(session, checkpoint.id, most); !can) return can;
   auto insert = database_->prepare(
       "INSERT INTO checkpoints (thread_id, checkpoint_id, parent_checkpoint_id, checkpoint_data, created_at, "
       "snapshot_id) "

@@ -120,6 +120,7 @@ Result<Sessions::Entry> Sessions::make_entry(SessionRecord record) {
 
 void Sessions::drop_entry(const SessionId& id) {
   const MutexLock lock(mutex_);
+  std::erase_if(affected_, [&](const Affected& affected) { return affected.id == id; });
   sessions_.erase(id.text());
 }
 
@@ -287,16 +288,25 @@ Result<void> Sessions::set_labels(Session& session, std::map<std::string, std::s
 // -- Checkpoints
 // -----------------------------------------------------------------------------------------------
 
+Result<void> Sessions::knows_parent(const Session& session, const Checkpoint& checkpoint) {
+  if (checkpoint.parent)
+    if (auto parent = registry_->checkpoint(session.id(), *checkpoint.parent); !parent)
+      return fail(parent.error().code, "parent_id: " + parent.error().message);
+  return {};
+}
+
+Result<void> Sessions::can_add_checkpoint(const Session& session, const Checkpoint& checkpoint) {
+  if (auto known = knows_parent(session, checkpoint); !known) return known;
+  return registry_->can_add_checkpoint(session.id(), checkpoint.id, config_.max_checkpoints);
+}
+
 Result<void> Sessions::add_checkpoint(Session& session, Checkpoint& checkpoint) {
   const auto pass = session.gate().alone();
   if (!pass) return fail(pass.error());
   auto record = session.record();
-  if (!checkpoint.parent)
-    checkpoint.parent = record.head_checkpoint;
-  else if (auto parent = registry_->checkpoint(session.id(), *checkpoint.parent); !parent)
-    return fail(parent.error().code, "parent_id: " + parent.error().message);
-  if (auto added = registry_->add_checkpoint(session.id(), checkpoint, config_.max_checkpoints); !added)
-    return added;
+  if (auto known = knows_parent(session, checkpoint); !known) return known;
+  if (!checkpoint.parent) checkpoint.parent = record.head_checkpoint;
+  if (auto added = registry_->add_checkpoint(session.id(), checkpoint, config_.max_checkpoints); !added) return added;
   record.head_checkpoint = checkpoint.id;
   session.set_record(std::move(record));
   return {};

@@ -173,6 +173,8 @@ class Sessions final {
   // -------------------------------------------------------------------------------------------
   /// Without a parent, the head becomes it. `not_found` if there is no such parent.
   Result<void> add_checkpoint(Session& session, Checkpoint& checkpoint);
+  /// What would keep add_checkpoint() from adding it now.
+  Result<void> can_add_checkpoint(const Session& session, const Checkpoint& checkpoint);
   /// `not_found`.
   Result<void> set_head(Session& session, const std::string& checkpoint);
 
@@ -225,6 +227,7 @@ class Sessions final {
   Result<void> put_away(const Session& session, std::vector<std::filesystem::path>& left);
   Result<void> discard(const Session& session);
   std::string metadata_of(const SessionRecord& record) const;
+  Result<void> knows_parent(const Session& session, const Checkpoint& checkpoint);
 
   // sessions_start.cpp
   void let_go(const SessionId& id, bool was_kept);

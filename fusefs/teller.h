@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "policy/error.h"
+#include "policy/file_descriptor.h"
+
+namespace okcvm::fusefs {
+
+/// Writes notices to /dev/fuse. The kernel may have to wait for a lock then (of a directory, of a page) that
+/// somebody holds who waits for an answer of the daemon's, and nothing ends that wait, no signal either: a
+/// daemon that is killed meanwhile would not be gone, nobody would start the next one, and its answer would
+/// never come. So this is done by a process of its own, which nobody waits for.
+class Teller final {
+ public:
+  /// Starts that process; it ends with the caller's. To be called once, before the program has a second
+  /// thread and what nobody else may keep open: the state directory's lock, sockets.
+  static Result<void> start();
+
+  /// What one thread at a time tells it.
+  class Line final {
+   public:
+    /// Where there is no such process, as in tests, who tells waits for the kernel himself.
+    static std::shared_ptr<Line> open();
+    /// Writes these notices, each a whole message to the kernel, to `device`, and comes back when the kernel
+    /// has taken them, or once cut() was called. At most kMost bytes together.
+    void tell(int device, std::span<const std::byte> notices) const;
+    void cut() const;
+
+   private:
+    explicit Line(FileDescriptor socket) : socket_(std::move(socket)) {}
+    const FileDescriptor socket_;
+  };
+  static constexpr std::size_t kMost = 16 << 10;
+};
+
+/// Writes notices one after the other. ENOENT and the like are no errors: the kernel does not know what it
+/// should forget.
+void write_notices(int device, std::span<const std::byte> notices);
+
+}  // namespace okcvm::fusefs
