@@ -148,6 +148,13 @@ void Operations::record_rename(const Directory& from, const char* name, const Di
     nodes_.set_recorded(*source_id, epoch);
 }
 
+/// Who replays has followed it all the same, and notes what changes next under these names where it is not.
+void Operations::record_refused_rename(const Directory& from, const char* name, const Directory& to,
+                                       const char* new_name) {
+  note_covered_entry(from, name, ChangeKind::kTree);
+  note_covered_entry(to, new_name, ChangeKind::kTree);
+}
+
 std::vector<RelPath> Operations::written_now() {
   std::vector<RelPath> paths;
   for (const NodeId id : nodes_.open_for_writing()) {

@@ -32,18 +32,19 @@ Result<Node*> reach_parent(Tree& tree, const RelPath& path) {
   return node;
 }
 
-/// Makes the node at `path`, if any, an unknown one, and marks it.
+/// Makes the node at `path`, if any, an unknown one, and marks it. Whatever comes to stand there for it later
+/// is not to be trusted: what was marked on the way here is not known any more.
 Result<void> make_unknown(Tree& tree, const RelPath& path) {
   if (!is_snapshotted(path)) return {};
   auto node = tree.find(path);
   if (!node) return fail(node.error());
   if (*node)
     if (auto changed = tree.become(**node, NodeType::kUnknown); !changed) return changed;
-  return mark(tree, path, kMarkEntry);
+  return mark(tree, path, kMarkEntry | kMarkContent | kMarkWhole);
 }
 
 Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
-  if (from == to || to.is_within(from) || from.depth() < 2 || to.depth() < 2) {
+  if (to.is_within(from) || from.is_within(to) || from.depth() < 2 || to.depth() < 2) {
     // Refused by any kernel; zones themselves never move.
     if (auto marked = make_unknown(tree, from); !marked) return marked;
     return make_unknown(tree, to);
@@ -57,7 +58,11 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
   }
   auto place = reach_parent(tree, to);
   if (!place) return fail(place.error());
+  // The move may have been refused, and the node that comes now be the one that never left: what changed
+  // there meanwhile was marked on another one.
+  bool is_changed = false;
   if (Node* old = (*place)->child(to.leaf())) {
+    is_changed = old->marks & ~kMarkEntry;
     if (auto forgotten = tree.forget(*old); !forgotten) return forgotten;
     (*place)->take_child(to.leaf());
   }
@@ -70,7 +75,7 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
   tree.left_out().move_tree(from.text(), to.text());
   Node& arrived = (*place)->add_child(std::move(moved));
   (*place)->touch();
-  arrived.mark(kMarkEntry);
+  arrived.mark(is_changed ? kMarkEntry | kMarkContent | kMarkWhole : kMarkEntry);
   if (auto marked = mark(tree, from, kMarkEntry); !marked) return marked;
   return mark(tree, to, kMarkEntry);
 }
@@ -164,7 +169,7 @@ Result<void> mark(Tree& tree, const RelPath& path, std::uint8_t bits) {
   // A name came or went: its directory's own times changed.
   if ((bits & kMarkEntry) && node->parent && node->parent->parent) node->parent->mark(kMarkAttributes);
   const bool is_the_path = node->path() == path.text();
-  node->mark(is_the_path ? bits : static_cast<std::uint8_t>(kMarkEntry));
+  node->mark(is_the_path ? bits : static_cast<std::uint8_t>(kMarkEntry | kMarkWhole));
   if (node->type == NodeType::kUnknown) node->mark(kMarkEntry);
   return {};
 }

@@ -25,9 +25,9 @@ class ReplayTest : public SnapshotTest {
   std::string some_path() {
     static const char* const kNames[] = {"a", "b", "c", "d", ".git"};
     static const char* const kZones[] = {"uploads", "outputs", "temp"};
-    std::string path = kZones[number(3)];
+    std::string path = kZones[number(zones_)];
     for (unsigned depth = 1 + number(deepest_); depth > 0; --depth)
-      path.append("/").append(kNames[number(5)]);
+      path.append("/").append(kNames[number(names_)]);
     return path;
   }
 
@@ -76,7 +76,8 @@ class ReplayTest : public SnapshotTest {
       case 7: {
         const std::string target = some_path();
         record_.note(ChangeKind::kMoved, path, target);
-        ::rename(host.c_str(), in(target).c_str());
+        if (::rename(host.c_str(), in(target).c_str()) != 0)
+          for (const auto& refused : {path, target}) note(ChangeKind::kTree, refused);
         break;
       }
       case 8:
@@ -150,6 +151,8 @@ class ReplayTest : public SnapshotTest {
 
   std::mt19937 random_;
   unsigned deepest_ = 4;
+  unsigned names_ = 5;
+  unsigned zones_ = 3;
 
  private:
   std::set<std::pair<int, ino_t>> recorded_;  // in which cut
@@ -164,6 +167,41 @@ TEST_F(ReplayTest, RandomChangesAreCapturedExactly) {
 TEST_F(ReplayTest, SoAreThoseOfFilesWithManyNames) {
   deepest_ = 1;
   for_each_seed(60, [&] { random_rounds(); });
+}
+
+/// Two or three names, so that most renames are refused.
+TEST_F(ReplayTest, SoAreThoseBetweenRefusedRenames) {
+  deepest_ = 2;
+  zones_ = 1;
+  for (names_ = 2; names_ <= 3; ++names_) for_each_seed(150, [&] { random_rounds(); });
+}
+
+TEST_F(ReplayTest, WhatChangesInAFolderBetweenRefusedRenamesOfItIsCaptured) {
+  for (const bool is_ring : {false, true}) {
+    reopen();
+    std::filesystem::remove_all(workspace());
+    std::filesystem::remove_all(repository());
+    record_ = {};
+    make_zones();
+    shell("cd outputs; mkdir a b c a/in b/in; for f in a b c a/in b/in; do echo 1 > $f/one; done");
+    const auto refused = [&](const std::string& from, const std::string& to) {
+      record_.note(ChangeKind::kMoved, "outputs/" + from, "outputs/" + to);
+      EXPECT_EQ(::rename(in("outputs/" + from).c_str(), in("outputs/" + to).c_str()), -1);
+      for (const auto& name : {from, to}) note(ChangeKind::kTree, "outputs/" + name);
+    };
+    snapshot("first");
+    refused("a", "b");
+    note(ChangeKind::kContent, "outputs/a/one");
+    write(in("outputs/a/one"), "changed");
+    note(ChangeKind::kEntry, "outputs/a/new");
+    write(in("outputs/a/new"), "new");
+    note(ChangeKind::kEntry, "outputs/a/in/new");
+    write(in("outputs/a/in/new"), "new");
+    if (is_ring) refused("b", "c");
+    refused("b/in", "a/in");
+    refused(is_ring ? "c" : "b", "a");
+    expect_exact(snapshot("second"));
+  }
 }
 
 /// The same while snapshots are taken: after each cut more happens, unless the session is held.
