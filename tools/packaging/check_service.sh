@@ -100,6 +100,21 @@ boot
 inside systemctl is-active --quiet okcvmd.service || fail "the service is not started at boot"
 [ "$(inside head -n 1 "$mount/outputs/log")" = "kill -9" ] || fail "the session's files are not there"
 
+step "remove: nothing stays mounted; installed again, it is enabled and started, and the session is back"
+inside apt-get remove -y -qq okcvm-fs >"$work/apt.log" 2>&1 || fail "the package could not be removed"
+[ "$(mounts)" = 0 ] || fail "a removed package left a mount"
+install_inside "$upgrade"
+[ "$(property ActiveState)" = active ] || fail "the service was not started again"
+inside systemctl is-enabled --quiet okcvmd.service okcvmd.socket || fail "the service was not enabled again"
+[ "$(inside head -n 1 "$mount/outputs/log")" = "kill -9" ] || fail "the session's files are not there"
+
+step "an upgrade of a service that the administrator stopped and disabled leaves it so"
+inside systemctl disable --quiet okcvmd.service okcvmd.socket
+inside systemctl stop okcvmd.socket okcvmd.service
+inside apt-get install -y -qq --reinstall "/root/$(basename "$upgrade")" >"$work/apt.log" 2>&1
+[ "$(property ActiveState)" = inactive ] || fail "the upgrade started it"
+! inside systemctl is-enabled --quiet okcvmd.service || fail "the upgrade enabled it"
+
 step "remove and purge"
 inside apt-get purge -y -qq okcvm-fs >"$work/apt.log" 2>&1 || fail "the package could not be purged"
 must_be_gone /var/lib/okcvm /etc/okcvm
