@@ -1,8 +1,12 @@
 #include "fusefs/backings.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <utility>
 
@@ -14,6 +18,28 @@ namespace {
 
 std::atomic<std::size_t> kept_in_all{0};
 std::atomic<std::size_t> attribute_files_in_all{0};
+
+/// While it stands, this thread cannot keep set-id bits of files that it writes to (CAP_FSETID). A backing
+/// file is written to by the kernel with the rights of who registered it.
+class WithoutSetId {
+ public:
+  explicit WithoutSetId(bool wanted) {
+    if (!wanted || ::syscall(SYS_capget, &header_, former_.data()) != 0) return;
+    auto less = former_;
+    less[CAP_TO_INDEX(CAP_FSETID)].effective &= ~CAP_TO_MASK(CAP_FSETID);
+    is_changed_ = ::syscall(SYS_capset, &header_, less.data()) == 0;
+  }
+  ~WithoutSetId() {
+    if (is_changed_) ::syscall(SYS_capset, &header_, former_.data());
+  }
+  WithoutSetId(const WithoutSetId&) = delete;
+  WithoutSetId& operator=(const WithoutSetId&) = delete;
+
+ private:
+  __user_cap_header_struct header_{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> former_{};
+  bool is_changed_ = false;
+};
 
 bool is_for_writing(int flags) {
   return (flags & O_ACCMODE) != O_RDONLY;
@@ -115,6 +141,9 @@ Result<Backings::Use> Backings::open_first(NodeId id, int flags, const OpenFile&
     // Where the kernel will not have this file (stacked file systems), reads and writes come to us.
     MutexLock lock(mutex_);  // ids are noted in the order in which they are made
     const protocol::BackingMap map{passed->get(), 0, 0};
+    const auto node = nodes_.find(id);
+    // Where the host may give a file set-id bits while it is open, the kernel that wrote it would not know.
+    const WithoutSetId writes(node && rule_of(node->zone).changes_underneath);
     const int backing_id =
         *passed ? with_faults("backing.open", [&] { return ::ioctl(device_, protocol::kBackingOpen, &map); })
                 : -1;

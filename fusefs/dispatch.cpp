@@ -415,6 +415,9 @@ void on_read(fuse_req_t request, fuse_ino_t id, std::size_t size, off_t offset, 
 
 void on_write(fuse_req_t request, fuse_ino_t id, const char* data, std::size_t size, off_t offset,
               fuse_file_info* file) {
+  std::optional<SessionState::Change> change;
+  if (const auto fact = dispatcher_of(request).operations.append_fact(node(id), file->flags))
+    change.emplace(begin_change(request, fact));
   answer(
       request,
       [=] {

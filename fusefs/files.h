@@ -59,8 +59,8 @@ enum class IfExists : std::uint8_t {
   kUnique,  // "report.pdf" becomes "report (1).pdf"
 };
 
-/// Judges what stands at a path before it is replaced or removed, and if that is a link, what it leads to; null:
-/// there is none.
+/// Judges what stands at a path before it is replaced or removed, and if that is a link, what it leads to;
+/// null: there is none.
 using EntryCheck = std::function<Result<void>(const FileInfo* there, const FileInfo* target)>;
 
 /// A part of a directory.
@@ -95,7 +95,8 @@ class Files {
   /// `check` is called with the entry's FileInfo (or nullptr) under the same hold that publishes; an Error
   /// from it cancels (if_match).
   virtual Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path,
-                                                       std::optional<mode_t> mode, IfExists if_exists, EntryCheck check = nullptr) = 0;
+                                                       std::optional<mode_t> mode, IfExists if_exists,
+                                                       EntryCheck check = nullptr) = 0;
   virtual Result<void> make_directories(const Caller& caller, const RelPath& path, mode_t mode) = 0;
   /// A file or link, or an empty directory; with `recursive` a whole tree. Zone directories themselves stay.
   /// `check` is called with what stands there (a link is itself); an Error from it cancels. No file that

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "fusefs/access_order.h"
@@ -40,6 +41,7 @@ struct Opened {
   FileId file;
   std::int32_t backing_id = 0;  // 0: reads and writes come to us
   bool keep_cache = false;      // pages of earlier opens are still right
+  bool direct = false;          // nothing is cached of it, nor can it be mapped to be shared
   FileDescriptor not_needed;    // to be closed once the kernel has its answer
 };
 
@@ -109,9 +111,13 @@ class Operations {
 
   // -- Names (operations_names.cpp)
   // --------------------------------------------------------------------------
-  Result<Entry> look_up(NodeId parent, const char* name);
+  Result<Entry> look_up(NodeId parent, const char* name) { return look_up(parent, name, true); }
+  /// The same for who has not, as the kernel has, locked the directory: the name may be given to another file
+  /// meanwhile.
+  Result<Entry> look_up_unlocked(NodeId parent, const char* name) { return look_up(parent, name, false); }
   /// As look_up, where the name has just been listed in an open directory, or made and is still `opened`.
-  Result<Entry> look_up_in(const Directory& directory, const char* name, int opened = -1);
+  Result<Entry> look_up_in(const Directory& directory, const char* name, int opened = -1,
+                           bool is_locked = true);
   /// NodeTable::may_leave_out
   bool may_leave_out(const Directory& directory, const ListedName& row);
   /// Notes that the kernel is given so many names of a listing, from its start or on from there; none at its
@@ -156,9 +162,9 @@ class Operations {
   /// Names are about to go by another way than these operations. Until names_went(), when the kernel was
   /// told, their nodes keep them; then they are gone, or stay after all. All while requests are held back.
   void names_will_go(const std::vector<RelPath>& paths);
-  void names_went();
+  void names_went() EXCLUDES(going_mutex_);
   /// The same of one node, with the status that it has.
-  void name_may_go(NodeId id, const struct stat& status) { going_.emplace_back(id, status); }
+  void name_may_go(NodeId id, const struct stat& status) EXCLUDES(going_mutex_);
   /// Puts a finished file, made by the control socket elsewhere in the same file system, under a name.
   Result<void> put(int from_directory, const char* from_name, NodeId parent, const char* name,
                    unsigned flags);
@@ -191,6 +197,9 @@ class Operations {
   void release(FileId file);
   Result<std::size_t> read(const Request& request, NodeId id, std::span<std::byte> into, off_t offset);
   /// `flags`: those that the file was opened with.
+  /// To be noted before a write, so that a repeated one can be told: where an append would begin, if only the
+  /// file can tell. 0: nothing.
+  std::uint64_t append_fact(NodeId id, int flags);
   Result<std::size_t> write(const Request& request, NodeId id, std::span<const std::byte> from, off_t offset,
                             int flags);
   Result<void> sync(NodeId id, bool data_only);
@@ -234,7 +243,10 @@ class Operations {
   Entry metadata_entry();
   Result<Entry> zone_entry(Zone zone);
   Result<Entry> skill_entry(const char* name);
+  Result<Entry> look_up(NodeId parent, const char* name, bool is_locked);
   Result<struct stat> status_of(const Node& node);
+  /// Of an inode that is gone and that names_went() is still to forget.
+  std::optional<struct stat> going_status(NodeId id) const EXCLUDES(going_mutex_);
   Result<void> list_virtual(NodeId id, off_t offset, const ListVisitor& visit);
 
   /// To be called when an inode was changed by a request that tells the kernel no attributes of it, before
@@ -253,6 +265,8 @@ class Operations {
   void note_move(const Directory& from, const char* name, const Directory& to, const char* new_name);
   void record_rename(const Directory& from, const char* name, const Directory& to, const char* new_name,
                      const struct stat& source, unsigned flags);
+  void record_refused_rename(const Directory& from, const char* name, const Directory& to,
+                             const char* new_name);
   /// To be noted once it is made: what was made, its inode number with this bit. Before that, the time is
   /// noted.
   static constexpr std::uint64_t kMade = std::uint64_t{1} << 63;
@@ -321,6 +335,8 @@ class Operations {
   /// The backing inode of a node, also after it lost its last name.
   Result<FileDescriptor> open_inode(const Node& node, int flags);
   Result<FileDescriptor> open_backing(const Node& node, int flags);
+  /// For reading and writing; one that may only be written to at its end (chattr +a), for that.
+  Result<FileDescriptor> open_writable(const Node& node);
   /// The descriptor that reads and writes of an inode go through while it is open without passthrough.
   Result<std::shared_ptr<FileDescriptor>> data_file(const Node& node, bool for_writing);
   /// To be called when the last writer of an inode is gone: from now on that descriptor only reads.
@@ -342,7 +358,16 @@ class Operations {
   // what is noted after a rename was noted must be named as it is after that.
   Gate moves_;
   RemovedInodes removed_;
-  std::vector<std::pair<NodeId, struct stat>> going_;  // named by names_will_go()
+  /// The host can change a directory and set its mtime back, by which the kernel would know: what the ctime
+  /// was when it was listed. Some are known; of the others the next listing is told anew.
+  void note_listed(NodeId id, const struct stat& status) EXCLUDES(listed_mutex_);
+  void check_listed(NodeId id, const struct stat& status) EXCLUDES(listed_mutex_);
+  static constexpr std::size_t kMostListed = 8192;
+  Mutex listed_mutex_;
+  std::unordered_map<std::uint64_t, timespec> listed_ GUARDED_BY(listed_mutex_);
+
+  mutable Mutex going_mutex_;
+  std::unordered_map<std::uint64_t, struct stat> going_ GUARDED_BY(going_mutex_);  // named by names_will_go()
   Mutex metadata_mutex_;
   std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);
 };

@@ -157,7 +157,8 @@ Result<struct stat> Operations::status_of(const Node& node) {
   }
   auto file = open_inode(node, O_PATH | O_NOFOLLOW);
   if (!file && file.error().errno_value == ESTALE)
-    if (const auto last = nodes_.last_status(node.id)) return *last;
+    for (const auto& last : {nodes_.last_status(node.id), going_status(node.id)})
+      if (last) return *last;
   if (!file) return fail(file.error());
   if (::fstat(file->get(), &status) != 0) return fail_errno(errno);
   return status;
@@ -167,9 +168,14 @@ Result<Entry> Operations::attributes(NodeId id) {
   if (id == kMetadataNode) return metadata_entry();
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
-  if (is_fixed(id)) return zone_entry(node->zone);
+  if (is_fixed(id)) {
+    auto entry = zone_entry(node->zone);
+    if (entry && node->zone == Zone::kWorkdir) check_listed(id, entry->attributes);
+    return entry;
+  }
   auto status = status_of(*node);
   if (!status) return fail(status.error());
+  if (node->is_directory() && rule_of(node->zone).changes_underneath) check_listed(id, *status);
   return entry_of(*node, *status);
 }
 

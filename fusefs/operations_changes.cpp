@@ -294,8 +294,29 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
   }
 }
 
+void Operations::name_may_go(NodeId id, const struct stat& status) {
+  const MutexLock lock(going_mutex_);
+  going_.emplace(id.value, status);
+}
+
+std::optional<struct stat> Operations::going_status(NodeId id) const {
+  const MutexLock lock(going_mutex_);
+  const auto found = going_.find(id.value);
+  if (found == going_.end()) return std::nullopt;
+  struct stat status = found->second;
+  status.st_nlink = 0;
+  return status;
+}
+
 void Operations::names_went() {
-  for (const auto& [id, status] : std::exchange(going_, {})) may_have_lost_names(id, status);
+  std::vector<std::pair<std::uint64_t, struct stat>> going;
+  {
+    const MutexLock lock(going_mutex_);
+    going.assign(going_.begin(), going_.end());
+  }
+  for (const auto& [id, status] : going) may_have_lost_names(NodeId{id}, status);
+  const MutexLock lock(going_mutex_);
+  going_.clear();
 }
 
 void Operations::may_have_lost_names(NodeId id, const struct stat& status) {
@@ -422,8 +443,11 @@ Result<Operations::Renamed> Operations::move(const Request& request, const Direc
   if (replaces) before_removal(to, target, replaced.get());
   if (!same_file) record_rename(from, name, to, new_name, source, flags);
   if (with_faults("backing.rename",
-                  [&] { return ::renameat2(from.file.get(), name, to.file.get(), new_name, flags); }) != 0)
-    return fail_errno(errno);
+                  [&] { return ::renameat2(from.file.get(), name, to.file.get(), new_name, flags); }) != 0) {
+    const int error = errno;
+    if (!same_file) record_refused_rename(from, name, to, new_name);
+    return fail_errno(error);
+  }
   Renamed renamed;
   if (same_file) {  // two names of one file: rename(2) leaves both, which the kernel may not expect
     add_links_to_recheck(source, from, to, renamed.links);

@@ -5,7 +5,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "fusefs/caller_identity.h"
 #include "fusefs/handout.h"
@@ -24,6 +26,23 @@ bool has_privileges(const struct stat& status) {
   return (status.st_mode & S_ISUID) || (status.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
 }
 
+/// How many of these bytes a daemon that died has appended: those that stand where the file ended when it
+/// began.
+std::size_t appended_before(int file, std::uint64_t fact, std::span<const std::byte> bytes) {
+  if (fact == 0) return 0;
+  std::vector<std::byte> there(bytes.size());
+  const ssize_t got = ::pread(file, there.data(), there.size(), static_cast<off_t>(fact - 1));
+  if (got <= 0 || !std::equal(there.begin(), there.begin() + got, bytes.begin())) return 0;
+  return static_cast<std::size_t>(got);
+}
+
+/// Whether the host lets nobody write to a file but at its end (chattr +a).
+bool is_append_only(int file) {
+  struct statx status {};
+  return ::statx(file, "", AT_EMPTY_PATH, STATX_TYPE, &status) == 0 &&
+         (status.stx_attributes & STATX_ATTR_APPEND);
+}
+
 }  // namespace
 
 /// A regular file of a node. A device or FIFO that the host put into the workdir is not opened from here.
@@ -36,9 +55,15 @@ Result<FileDescriptor> Operations::open_backing(const Node& node, int flags) {
   return file;
 }
 
+Result<FileDescriptor> Operations::open_writable(const Node& node) {
+  auto file = open_backing(node, O_RDWR);
+  if (!file && file.error().errno_value == EPERM) return open_backing(node, O_RDWR | O_APPEND);
+  return file;
+}
+
 Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, bool for_writing) {
   if (auto held = backings_.file(node.id, for_writing)) return held;
-  auto file = open_backing(node, for_writing ? O_RDWR : O_RDONLY);
+  auto file = for_writing ? open_writable(node) : open_backing(node, O_RDONLY);
   if (!file) return fail(file.error());
   auto shared = std::make_shared<FileDescriptor>(std::move(*file));
   // After a take-over an open file has no descriptor here until it is used. Files passed through stay
@@ -49,6 +74,10 @@ Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, 
 
 Result<Opened> Operations::register_open(const Request& request, const Node& node, FileDescriptor file,
                                          const struct stat* known, int flags) {
+  const bool is_shared = rule_of(node.zone).changes_underneath;
+  if ((flags & O_NONBLOCK) && wants_to_write(flags))
+    if (const auto volume = workspace_.volume(node.key.volume))
+      expect_hasty_writer(volume->device(), node.key.inode);
   auto use = backings_.opened(node.id, flags, [&](Backings::Purpose purpose) -> Result<FileDescriptor> {
     if (purpose == Backings::Purpose::kPass) {
       // Only for its path: the kernel opens it anew for each open, as that asks for. So what is kept does not
@@ -58,12 +87,13 @@ Result<Opened> Operations::register_open(const Request& request, const Node& nod
       struct stat status {};
       if (!known && ::fstat(opened->get(), &status) != 0) return fail_errno(errno);
       if (has_privileges(known ? *known : status)) return FileDescriptor();
+      if (is_shared && is_append_only(opened->get())) return FileDescriptor();
       return opened;
     }
     // What can write serves reads, too. But the host cannot run a file that is held for writing.
     if (!wants_to_write(flags)) return open_backing(node, O_RDONLY);
     if (file && !state_.passthrough()) return std::move(file);
-    return open_backing(node, O_RDWR);
+    return open_writable(node);
   });
   if (!use) return fail(use.error());
   // Stores through a mapping change what the kernel was told of a file that is not new.
@@ -77,7 +107,8 @@ Result<Opened> Operations::register_open(const Request& request, const Node& nod
   opened.file = *id;
   opened.backing_id = use->backing_id;
   opened.not_needed = std::move(use->not_needed);
-  opened.keep_cache = !state_.passthrough() && !rule_of(node.zone).changes_underneath;
+  opened.keep_cache = !state_.passthrough() && !is_shared;
+  opened.direct = is_shared && use->file && wants_to_write(flags) && is_append_only(use->file->get());
   return opened;
 }
 
@@ -90,8 +121,13 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags) {
       return deny("open", node->parent, node->name.c_str(), error);
   if (id == kMetadataNode) return Opened{};
   const auto known = request.may_have_run ? state_.file_opened_by(request.unique) : std::nullopt;
+  // The kernel opens what is passed through without asking what the host lets be done with a file, and held
+  // files were opened when it may have been another thing.
+  if (wants_to_write(flags) && !known && rule_of(node->zone).changes_underneath)
+    if (auto allowed = open_backing(*node, flags & (O_ACCMODE | O_APPEND)); !allowed)
+      return fail(allowed.error());
   if (changes) record(*node, ChangeKind::kContent);
-  auto opened = known ? Result<Opened>(Opened{*known, nodes_.open_state(id).backing_id, false, {}})
+  auto opened = known ? Result<Opened>(Opened{*known, nodes_.open_state(id).backing_id, false, false, {}})
                       : register_open(request, *node, {}, nullptr, flags);
   if (!opened || !(flags & O_TRUNC)) return opened;
   SetAttributes truncation;
@@ -126,7 +162,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
 
   if (request.may_have_run)
     if (const auto known = state_.file_opened_by(request.unique))
-      return std::pair{*entry, Opened{*known, nodes_.open_state(entry->id).backing_id, false, {}}};
+      return std::pair{*entry, Opened{*known, nodes_.open_state(entry->id).backing_id, false, false, {}}};
   auto made = open_new(request, *entry, std::move(file), flags);
   if (!made) ::unlinkat(directory.file.get(), name, 0);
   return made;
@@ -159,7 +195,7 @@ std::optional<std::pair<Entry, Opened>> Operations::nameless_made_before(const R
   }
   Handout::keep(node->id);
   return std::pair{entry_of(*node, *status),
-                   Opened{*id, nodes_.open_state(file->node).backing_id, false, {}}};
+                   Opened{*id, nodes_.open_state(file->node).backing_id, false, false, {}}};
 }
 
 Result<std::pair<Entry, Opened>> Operations::create_nameless(const Request& request, NodeId parent,
@@ -253,7 +289,8 @@ Result<std::size_t> Operations::write(const Request& request, NodeId id, std::sp
   const bool at_end = (flags & O_APPEND) && rule_of(node->zone).changes_underneath;
   auto file = data_file(*node, true);
   if (!file) return fail(file.error());
-  std::size_t done = 0;
+  std::size_t done =
+      at_end && request.may_have_run ? appended_before((*file)->get(), request.noted, from) : 0;
   while (done < from.size()) {
     const iovec rest{const_cast<std::byte*>(from.data()) + done, from.size() - done};
     const ssize_t put = with_faults("backing.write", [&] {
@@ -264,10 +301,20 @@ Result<std::size_t> Operations::write(const Request& request, NodeId id, std::sp
     if (put <= 0) break;
     done += static_cast<std::size_t>(put);
   }
+  fault_point("write.done");
   if (at_end) kernel_.inode(id);  // it has taken the bytes for those at `offset`
   if (request.kill_privileges)
     if (auto cleared = apply(request, *node, (*file)->get(), {}); !cleared) return fail(cleared.error());
   return done;
+}
+
+std::uint64_t Operations::append_fact(NodeId id, int flags) {
+  const auto node = nodes_.find(id);
+  if (!(flags & O_APPEND) || !node || !rule_of(node->zone).changes_underneath) return 0;
+  const auto file = data_file(*node, true);
+  struct stat status {};
+  if (!file || ::fstat((*file)->get(), &status) != 0) return 0;
+  return static_cast<std::uint64_t>(status.st_size) + 1;
 }
 
 Result<void> Operations::sync(NodeId id, bool data_only) {

@@ -149,7 +149,7 @@ Result<Entry> Operations::skill_entry(const char* name) {
 // -- Lookup
 // ---------------------------------------------------------------------------------------------------
 
-Result<Entry> Operations::look_up(NodeId parent, const char* name) {
+Result<Entry> Operations::look_up(NodeId parent, const char* name, bool is_locked) {
   if (std::strlen(name) > NAME_MAX) return fail_errno(ENAMETOOLONG);
   if (parent == kRootNode) {
     if (name == kMetadataFile) return metadata_entry();
@@ -162,18 +162,19 @@ Result<Entry> Operations::look_up(NodeId parent, const char* name) {
   auto directory = directories_.open(parent);
   if (!directory && directory.error().errno_value == ENOENT) return Entry{{}, {}, kManagedSeconds, 0};
   if (!directory) return fail(directory.error());
-  auto entry = look_up_in(**directory, name);
+  auto entry = look_up_in(**directory, name, -1, is_locked);
   if (!entry && entry.error().errno_value == ENOENT)
     return Entry{{}, {}, rule_of((*directory)->zone).changes_underneath ? 0 : kManagedSeconds, 0};
   return entry;
 }
 
-Result<Entry> Operations::look_up_in(const Directory& directory, const char* name, int opened) {
+Result<Entry> Operations::look_up_in(const Directory& directory, const char* name, int opened,
+                                     bool is_locked) {
   const Gate::Pass pass(moves_);  // what is found stands there until that is noted
   const bool shared = rule_of(directory.zone).changes_underneath;
   FileDescriptor held;
-  if (shared && opened < 0) {
-    // The host may replace the name between two calls: hold on to the file, then look at it.
+  if ((shared || !is_locked) && opened < 0) {
+    // The name may be another file's from one call to the next: hold on to the file, then look at it.
     held = directory.hold(name);
     if (!held) return fail_errno(errno);  // EXDEV: a mount inside the workdir is not entered
     opened = held.get();
@@ -301,6 +302,25 @@ Result<std::string> Operations::read_link_of_kernel(NodeId id) {
 // -- Listings
 // -------------------------------------------------------------------------------------------------
 
+void Operations::note_listed(NodeId id, const struct stat& status) {
+  const MutexLock lock(listed_mutex_);
+  if (listed_.size() >= kMostListed) {
+    for (const auto& entry : listed_) kernel_.inode(NodeId{entry.first});
+    listed_.clear();
+  }
+  listed_[id.value] = status.st_ctim;
+}
+
+void Operations::check_listed(NodeId id, const struct stat& status) {
+  const MutexLock lock(listed_mutex_);
+  const auto found = listed_.find(id.value);
+  if (found == listed_.end()) return;
+  const auto& then = found->second;
+  if (then.tv_sec == status.st_ctim.tv_sec && then.tv_nsec == status.st_ctim.tv_nsec) return;
+  listed_.erase(found);
+  kernel_.inode(id);
+}
+
 Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
                               const ListingAppetite& wanted) {
   if (id == kRootNode || id == node_of(Zone::kSkills)) return list_virtual(id, offset, visit);
@@ -308,6 +328,10 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
   if (!directory && directory.error().errno_value == ENOENT)
     return is_zone_directory(id) ? list_virtual(id, offset, visit) : Result<void>();  // removed: empty
   if (!directory) return fail(directory.error());
+  struct stat before {};
+  if (offset == 0 && rule_of((*directory)->zone).changes_underneath &&
+      ::fstat((*directory)->file.get(), &before) == 0)
+    note_listed(id, before);
   auto listing = offset ? listings_.take(id) : listings_.begin(id);
   if (!listing.file)
     listing.file =

@@ -77,7 +77,7 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
     }
     auto name = Name::parse(part);
     if (!name) return fail(name.error());
-    auto entry = operations_.look_up(directory.id, name->c_str());
+    auto entry = operations_.look_up_unlocked(directory.id, name->c_str());
     if (!entry) return explained(entry.error(), path);
     if (making && entry->id.value == 0) {
       auto made = is_asked_for ? make_on_way(caller, walk, *name, *making) : fail_errno(EEXIST);
@@ -131,7 +131,8 @@ Result<Entry> PathFiles::make_on_way(const Caller& caller, const Walk& walk, con
   auto entry = operations_.make_directory(request_of(caller), directory.id, name.c_str(), making.mode);
   if (entry) making.made.push_back({directory.id, name});
   // Somebody else was faster.
-  if (!entry && entry.error().errno_value == EEXIST) return operations_.look_up(directory.id, name.c_str());
+  if (!entry && entry.error().errno_value == EEXIST)
+    return operations_.look_up_unlocked(directory.id, name.c_str());
   return entry;
 }
 
@@ -150,7 +151,7 @@ Result<PathFiles::Rows> PathFiles::children(NodeId directory) {
   auto listed = operations_.list(directory, 0, [&](const ListedName& row) {
     auto name = Name::parse(row.name);
     if (!name) return true;  // "." and ".."
-    auto entry = operations_.look_up(directory, row.name);
+    auto entry = operations_.look_up_unlocked(directory, row.name);
     if (!entry || entry->id.value == 0) return true;  // removed meanwhile
     operations_.forget(entry->id, 1);
     rows.emplace_back(std::move(*name), *entry);
@@ -183,7 +184,7 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
       listing.truncated = true;
       break;
     }
-    auto entry = operations_.look_up(directory.id, name.c_str());
+    auto entry = operations_.look_up_unlocked(directory.id, name.c_str());
     if (!entry || entry->id.value == 0) continue;  // removed meanwhile
     operations_.forget(entry->id, 1);
     listing.entries.push_back(info_of_entry(*entry, std::move(name)));
@@ -295,17 +296,23 @@ Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
   return {};
 }
 
-/// The same with everything below it. Not by recursion: users decide how deep their trees are.
+/// The same with everything below it. Not by recursion: users decide how deep their trees are. Called without
+/// the gate; other requests go on between the steps.
 Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk) {
   const std::size_t top = walk.entries.size();
   std::vector<Rows> rows;  // what is left in the directories of the walk from `top` on
+  const auto remove_alone = [&] {
+    const Gate::Closing alone(gate_);
+    return remove_last(caller, walk);
+  };
   while (walk.entries.size() >= top) {
     const Entry& entry = walk.last();
     if (!S_ISDIR(entry.attributes.st_mode)) {
-      if (auto removed = remove_last(caller, walk); !removed) return removed;
+      if (auto removed = remove_alone(); !removed) return removed;
       continue;
     }
     if (top + rows.size() == walk.entries.size()) {
+      const Gate::Pass pass(gate_);
       auto listed = children(entry.id);
       if (!listed) return fail(listed.error());
       std::reverse(listed->begin(), listed->end());
@@ -313,13 +320,15 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk) {
     }
     if (rows.back().empty()) {
       rows.pop_back();
-      if (auto removed = remove_last(caller, walk); !removed) return removed;
+      if (auto removed = remove_alone(); !removed) return removed;
       continue;
     }
     auto [child, child_entry] = std::move(rows.back().back());
     rows.back().pop_back();
     if (!may_remove(caller, entry.attributes, child_entry.attributes)) return fail_errno(EACCES);
-    auto held = operations_.look_up(entry.id, child.c_str());  // its node must stay while we are below it
+    const Gate::Pass pass(gate_);
+    auto held =
+        operations_.look_up_unlocked(entry.id, child.c_str());  // its node must stay while we are below it
     if (held && held->id.value) walk.push(*held, std::move(child));
   }
   return {};
@@ -341,9 +350,9 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
   const SessionState::Untold untold(state_);
   Result<void> result;
   {
-    std::optional<MutexLock> alone;
-    if (check) alone.emplace(publishing_);
-    Gate::Pass pass(gate_);
+    std::optional<MutexLock> settled;
+    if (check) settled.emplace(publishing_);
+    std::unique_lock alone(gate_);  // as the kernel's locks make its own changes of names
     if (path.is_root())
       return fail(Code::kReadOnly, "the session root cannot be removed; delete the session");
     auto found = walk_existing(caller, path, Last::kKeep);
@@ -358,6 +367,7 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
     if (check)
       if (auto allowed = judge(check, caller, path, &found->last()); !allowed) return allowed;
     const NodeId parent = directory.id;
+    if (recursive) alone.unlock();
     result = recursive ? remove_tree(caller, *found) : remove_last(caller, *found);
     if (!result) {
       Error error = result.error();
@@ -376,13 +386,16 @@ Result<void> PathFiles::empty_zone(Zone zone) {
   const Caller root;
   Result<void> result;
   {
-    Gate::Pass pass(gate_);
-    auto rows = children(node_of(zone));
+    const auto passing = [&](auto work) {
+      const Gate::Pass pass(gate_);
+      return work();
+    };
+    auto rows = passing([&] { return children(node_of(zone)); });
     if (!rows) return fail(rows.error());
     Walk walk(operations_);
     walk.entries.push_back(Entry{node_of(zone)});
     for (auto& [name, entry] : *rows) {
-      auto held = operations_.look_up(node_of(zone), name.c_str());
+      auto held = passing([&] { return operations_.look_up_unlocked(node_of(zone), name.c_str()); });
       if (!held || held->id.value == 0) continue;
       walk.push(*held, std::move(name));
       result = remove_tree(root, walk);
@@ -410,7 +423,7 @@ void PathFiles::tell_kernel(const Placed& placed) {
   const NodeId directory = placed.directory;
   const std::string& name = placed.name.text();
   const auto known = operations_.known_at(directory, name.c_str());
-  auto entry = operations_.look_up(directory, name.c_str());
+  auto entry = operations_.look_up_unlocked(directory, name.c_str());
   // What is still the same inode keeps its name: a process may have it as its working directory. If it is
   // only ourselves who know it, the kernel may take the name for free.
   if (known && entry && entry->id == *known)

@@ -47,7 +47,7 @@ struct PathFiles::Incoming {
   FileDescriptor folder;  // where it is staged
   std::string staged;     // its name there
   FileDescriptor file = {};
-  bool is_named = false;  // it has its name by now
+  bool is_named = false;                     // it has its name by now
   std::optional<struct stat> replaced = {};  // the regular file whose place it takes
 };
 
@@ -66,7 +66,8 @@ class PathFiles::StagedFile final : public IncomingFile {
 };
 
 Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, const RelPath& path,
-                                                        std::optional<mode_t> mode, IfExists if_exists, EntryCheck check) {
+                                                        std::optional<mode_t> mode, IfExists if_exists,
+                                                        EntryCheck check) {
   Gate::Pass pass(gate_);
   const Zone zone = zone_named(path.top());
   if (path.depth() < 2 || rule_of(zone).write_error)
@@ -107,7 +108,7 @@ Result<void> PathFiles::put(Incoming& incoming, const Walk& parent, const std::s
   const auto& replaced = incoming.replaced;
   const bool keeps_owner = replaced && incoming.caller.uid == 0;  // root writes for whose it is
   const uid_t uid = keeps_owner ? replaced->st_uid : incoming.caller.uid;
-  const gid_t gid = keeps_owner                       ? replaced->st_gid
+  const gid_t gid = keeps_owner                     ? replaced->st_gid
                     : (directory.st_mode & S_ISGID) ? directory.st_gid
                                                     : incoming.caller.gid;
   const mode_t mode = incoming.mode.value_or(replaced ? replaced->st_mode & 0777 : kFileMode);
@@ -134,8 +135,8 @@ Result<RelPath> PathFiles::publish(Incoming& incoming) {
   const SessionState::Untold untold(state_);
   std::vector<Placed> changed;
   const auto attempt = [&]() -> Result<RelPath> {
-    const MutexLock alone(publishing_);
-    Gate::Pass pass(gate_);
+    const MutexLock settled(publishing_);
+    const Gate::Closing alone(gate_);  // as the kernel's locks make its own changes of names
     auto parent = walk_making(incoming.caller, incoming.path.parent(), kParentMode, changed);
     if (!parent) return fail(parent.error());
     const Entry& directory = parent->last();
@@ -146,7 +147,7 @@ Result<RelPath> PathFiles::publish(Incoming& incoming) {
       return fail(Code::kForbidden, "this user may not write to the directory", incoming.path.text());
 
     std::string name(incoming.path.leaf());
-    auto existing = operations_.look_up(directory.id, name.c_str());
+    auto existing = operations_.look_up_unlocked(directory.id, name.c_str());
     if (!existing) return explained(existing.error(), incoming.path);
     const bool exists = existing->id.value != 0;
     Walk held(operations_);  // keeps the node until what stands there is replaced
@@ -159,8 +160,7 @@ Result<RelPath> PathFiles::publish(Incoming& incoming) {
         return fail(Code::kForbidden, "this user may not replace the file", incoming.path.text());
     }
     if (incoming.check)
-      if (auto allowed =
-              judge(incoming.check, incoming.caller, incoming.path, exists ? &*existing : nullptr);
+      if (auto allowed = judge(incoming.check, incoming.caller, incoming.path, exists ? &*existing : nullptr);
           !allowed)
         return fail(allowed.error());
     if (exists && S_ISREG(existing->attributes.st_mode)) incoming.replaced = existing->attributes;

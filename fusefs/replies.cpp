@@ -27,6 +27,7 @@ fuse_file_info file_info_of(const Opened& opened) {
   fuse_file_info info{};
   info.fh = opened.file.value;
   info.keep_cache = opened.keep_cache;
+  info.direct_io = opened.direct;
   info.noflush = true;
   return info;
 }

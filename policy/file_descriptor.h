@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <optional>
@@ -35,6 +36,11 @@ class FileDescriptor final {
  private:
   int fd_ = -1;
 };
+
+/// Somebody is about to open this file for writing without waiting (O_NONBLOCK): for a second has_writers()
+/// says that somebody can write to it, instead of taking a lease, which would make that open fail. Answers
+/// once no lease of ours is in the way. Thread-safe.
+void expect_hasty_writer(dev_t device, ino_t inode);
 
 /// Whether anyone can write to the file that `fd` is open on for reading alone, be it through a mapping whose
 /// descriptor is closed: then a read lease is refused (fcntl(2), F_SETLEASE). Nothing where that cannot be

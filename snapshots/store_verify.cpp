@@ -109,6 +109,8 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
       report.live_differences = std::move(*rows);
     else
       report.problems.push_back("the workspace cannot be compared: " + rows.error().message);
+  } else if (report.problems.empty()) {
+    return fail(live ? wanted.error() : live.error());  // the snapshots are well
   } else {
     report.problems.push_back("the workspace cannot be compared: " +
                               (live ? wanted.error().message : live.error().message));

@@ -233,11 +233,11 @@ class Sweep : public ::testing::Test {
     Watchdog::instance().rest();
   }
 
-  void start() {
+  void start(const Session::Adjust& adjust = nullptr) {
     daemon_.reset();
     place_ = std::make_unique<SessionPlace>();
     ::setenv("OKCVM_FAULT", ("file:" + fault().string()).c_str(), 1);
-    daemon_ = std::make_unique<DaemonProcess>(*place_);
+    daemon_ = std::make_unique<DaemonProcess>(*place_, adjust);
     ASSERT_TRUE(daemon_->mount()) << daemon_->why();
   }
 
@@ -465,6 +465,30 @@ TEST_F(References, OfLostRepliesAreGivenBack) {
       if (HasFailure() || takeovers_ == 0) break;
       ASSERT_LT(n, 100);
     }
+}
+
+using InWorkdir = Sweep;
+
+/// Where the host can append, too, an append has no place of its own, and one that is asked for again could
+/// be made twice.
+TEST_F(InWorkdir, AppendsAreMadeOnce) {
+  const ScratchDirectory host("workdir");
+  start([&](fusefs::MountConfig& config) {
+    config.workdir = open_file(host.path(), O_RDONLY | O_DIRECTORY);
+    config.passthrough = fusefs::Passthrough::kOff;
+  });
+  const Call call{"", "", append_records, ""};
+  for (int n = 1;; ++n) {
+    SCOPED_TRACE("death at point " + std::to_string(n));
+    write(host.path() / "file", "zero\n");
+    arm("kill:" + std::to_string(n) + "\nkill:" + std::to_string(n % 3 + 1));
+    const auto seen = make(call, place_->mount() / "workdir");
+    disarm();
+    EXPECT_EQ(read(host.path() / "file"), "zero\none\ntwo\nthree\n");
+    EXPECT_EQ(seen, "okokok19");
+    if (HasFailure() || takeovers_ == 0) break;
+    ASSERT_LT(n, 100);
+  }
 }
 
 using FirstWrite = Sweep;

@@ -238,6 +238,22 @@ TEST_F(DeepLinks, DoNotLeadOutWhileTheirDirectoryMovesDeeper) {
   EXPECT_EQ(led_out, 0);
 }
 
+/// The driver finds out whether a file can still be written to by taking a lease on it, for a moment in which
+/// an open that may not wait would fail.
+TEST_F(Races, AnOpenThatMayNotWaitIsNotInTheDriversWay) {
+  const auto path = file().string();
+  std::jthread opener([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) open_file(path, O_RDWR);
+  });
+  std::jthread looker([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) stat_of(path);
+  });
+  int refused = 0;
+  for (int i = 0; i < 20'000; ++i)
+    refused += ERRNO_OF(FileDescriptor(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)).get()) != 0;
+  EXPECT_EQ(refused, 0);
+}
+
 TEST_F(Races, ALinkCanBeReadRightAfterItMovedDeeper) {
   std::filesystem::create_directories(here() / "a/b/c");
   for (int round = 0; round < 500; ++round) {

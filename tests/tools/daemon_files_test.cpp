@@ -143,6 +143,43 @@ TEST_F(DaemonFiles, ThatAreLinksAreDeletedByTheTagsThatAreToldOfThem) {
   EXPECT_EQ(get("outputs/f").body, "one");
 }
 
+TEST_F(DaemonFiles, ThatAreLinksAreReplacedByTheTagsThatAreToldOfThem) {
+  put("outputs/f", "one");
+  std::filesystem::create_symlink("f", mount("s1") / "outputs/link");
+  const auto told = get("outputs/link").headers["etag"];
+  EXPECT_EQ(put("outputs/f", "two").status, 200);
+  EXPECT_EQ(put("outputs/link", "new", {{"If-Match", told}}).status, 412) << "what it leads to has changed";
+  EXPECT_EQ(put("outputs/link", "new", {{"If-Match", get("outputs/link").headers["etag"]}}).status, 200);
+  EXPECT_EQ(get("outputs/f").body, "two");
+  EXPECT_EQ(get("outputs/link").body, "new");
+}
+
+TEST_F(DaemonFiles, KeepTheirModeWhenTheyAreReplaced) {
+  const auto file = mount("s1") / "outputs/f";
+  const auto told = [&] {
+    struct stat status {};
+    EXPECT_EQ(::stat(file.c_str(), &status), 0);
+    return std::tuple(status.st_mode & 07777, status.st_uid, status.st_gid);
+  };
+  put("outputs/f", "one");
+  EXPECT_EQ(told(), std::tuple(0644u, 0u, 0u));
+  ASSERT_EQ(::chown(file.c_str(), 1000, 100), 0);
+  ASSERT_EQ(::chmod(file.c_str(), 04755), 0);
+  EXPECT_EQ(put("outputs/f", "two").status, 200);
+  EXPECT_EQ(told(), std::tuple(0755u, 1000u, 100u)) << "a write takes set-user-ID away";
+  EXPECT_EQ(put("outputs/f?mode=600", "three").status, 200);
+  EXPECT_EQ(told(), std::tuple(0600u, 1000u, 100u));
+  EXPECT_EQ(read(file), "three");
+}
+
+TEST_F(DaemonFiles, ThatAreDirectoriesAreMadeOnCondition) {
+  EXPECT_EQ(put("outputs/d?directory=true", "", {{"If-None-Match", "*"}}).status, 201);
+  EXPECT_EQ(put("outputs/d?directory=true", "", {{"If-None-Match", "*"}}).status, 412);
+  EXPECT_EQ(put("outputs/d?directory=true", "", {{"If-Match", "*"}}).status, 200);
+  EXPECT_EQ(put("outputs/e?directory=true", "", {{"If-Match", "*"}}).status, 412);
+  EXPECT_FALSE(std::filesystem::exists(mount("s1") / "outputs/e"));
+}
+
 TEST_F(DaemonFiles, AreThereWhileTheyAreReplaced) {
   put("outputs/f", "x");
   std::atomic<int> reading = 3;

@@ -152,7 +152,7 @@ TEST(Documentation, VerbsWorkAgainstTheDaemonThatTheyAreFor) {
     okcvm unmount life; test "$(okcvm load lif)" = "$mount"
     okcvm reset life
     okcvm clean --dry-run
-    okcvm delete bran; okcvm delete life; okcvm delete life
+    okcvm delete bran | grep -q "name it in full"; okcvm delete branch; okcvm delete life; okcvm delete life
     test "$(okcvm list --json)" = '{"sessions":[],"truncated":false}'
   )SH");
   EXPECT_EQ(ran.exit_code, 0) << ran.output << daemon.log();

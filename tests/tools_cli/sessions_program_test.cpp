@@ -181,6 +181,18 @@ TEST_F(SessionVerbs, DeleteOfAWholeIdIsNotAmbiguousWithLongerOnes) {
   EXPECT_EQ(daemon_->last().target, "/v1/sessions/12");
 }
 
+TEST_F(SessionVerbs, DeleteGivenTwiceDeletesNoSessionOfALongerName) {
+  daemon_answers([&, answer = sessions_named({"job-10"})](const SeenRequest& request) {
+    if (request.method == "DELETE") {
+      EXPECT_EQ(request.target, "/v1/sessions/job-1");
+    }
+    return request.method == "DELETE" ? reply(200, R"({"id":"job-1","deleted":false})") : answer(request);
+  });
+  const auto ran = okcvm("delete job-1");
+  EXPECT_EQ(ran.status, 0);
+  EXPECT_EQ(ran.out, "there is no session job-1: nothing to do (to delete job-10, name it in full)\n");
+}
+
 TEST_F(SessionVerbs, DeleteOfAnAmbiguousPrefixDeletesNothing) {
   daemon_answers(sessions_named({"12ab34cd", "12ffffff"}));
   const auto ran = okcvm("delete 12");
@@ -239,6 +251,7 @@ TEST_F(SessionVerbs, AnAgentIsShownWithWhatItsSessionHolds) {
 }
 
 TEST_F(SessionVerbs, AWorkdirIsNotSwitchedUnderOpenFilesUnlessForced) {
+  answer_with({{"session", {{"id", "12"}}}});
   okcvm("workdir 12 /srv/a");
   EXPECT_EQ(daemon_->last().body, R"({"workdir":"/srv/a","force":false})");
   okcvm("workdir 12 /srv/a --force");

@@ -206,22 +206,6 @@ Outcome<void> send_source(const Request& request, Stream& stream, error_code& er
   return {};
 }
 
-Failure refusal_in(const Response& response) {
-  const auto body = nlohmann::json::parse(response.body, nullptr, false);
-  if (!body.is_object() || !body.contains("error") || !body["error"].is_object())
-    return {"internal", "the answer has status " + std::to_string(response.status) +
-                            " and no error that okcvm understands: is that socket okcvmd's?"};
-  const auto& error = body["error"];
-  const auto text = [&](const char* key) {
-    return error.contains(key) && error[key].is_string() ? error[key].get<std::string>() : std::string();
-  };
-  Failure failure{text("code"), text("message")};
-  if (failure.code.empty()) failure.code = "internal";
-  if (const auto path = text("path"); !path.empty() && failure.message.find(path) == std::string::npos)
-    failure.message += " (" + path + ")";
-  return failure;
-}
-
 class Exchange {
  public:
   Exchange(const Request& request, const Sink* sink, Stream stream)
@@ -271,7 +255,7 @@ class Exchange {
       const std::string_view got(piece.data(), piece.size() - parser_.get().body().size);
       if (auto taken = take(got, good, response); !taken) return tl::unexpected(taken.error());
     }
-    if (!good) return tl::unexpected(refusal_in(response));
+    if (!good) return tl::unexpected(refusal_in(response.body, response.status));
     return response;
   }
 
@@ -308,6 +292,22 @@ Outcome<Response> exchange(const std::string& path, const Request& request, cons
 }
 
 }  // namespace
+
+Failure refusal_in(const std::string& text_of_body, int status) {
+  const auto body = nlohmann::json::parse(text_of_body, nullptr, false);
+  if (!body.is_object() || !body.contains("error") || !body["error"].is_object())
+    return {"internal", "the answer has status " + std::to_string(status) +
+                            " and no error that okcvm understands: is that socket okcvmd's?"};
+  const auto& error = body["error"];
+  const auto text = [&](const char* key) {
+    return error.contains(key) && error[key].is_string() ? error[key].get<std::string>() : std::string();
+  };
+  Failure failure{text("code"), text("message")};
+  if (failure.code.empty()) failure.code = "internal";
+  if (const auto path = text("path"); !path.empty() && failure.message.find(path) == std::string::npos)
+    failure.message += " (" + path + ")";
+  return failure;
+}
 
 tl::unexpected<Failure> system_failure(int errno_value, const std::string& what) {
   std::string code = "internal";

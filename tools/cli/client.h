@@ -38,6 +38,10 @@ struct Request {
   std::chrono::milliseconds patience{0};  // longest wait for a byte; 0: for as long as it takes
 };
 
+/// What an answer that is an error says: the daemon's own code and message, with the path that they are
+/// about.
+Failure refusal_in(const std::string& body, int status);
+
 /// Takes a piece of an answer's body as it arrives; a failure ends the request with that failure.
 using Sink = std::function<Outcome<void>(std::string_view piece)>;
 

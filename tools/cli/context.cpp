@@ -31,10 +31,7 @@ class ProgressReader {
 
   Outcome<Json> result() {
     if (!pending_.empty()) take_line(std::exchange(pending_, {}));
-    if (const auto& error = member_in(last_, "error"); error.is_object()) {
-      const auto code = text_in(error, "code");
-      return refuse(code.empty() ? "internal" : code, text_in(error, "message"));
-    }
+    if (member_in(last_, "error").is_object()) return tl::unexpected(refusal_in(last_.dump(), 200));
     if (last_.is_object() && last_.contains("result")) return last_["result"];
     if (last_.is_object()) return last_;  // answered at once, without a stream
     return refuse("internal",

@@ -183,10 +183,11 @@ void check_state_file_system(const std::string& where, std::vector<Finding>& fin
 
 void check_state_dir(const HostLayout& layout, std::vector<Finding>& findings) {
   std::error_code ignored;
-  std::filesystem::path existing(layout.state_dir);
+  const auto wanted = std::filesystem::absolute(layout.state_dir, ignored);
+  auto existing = wanted;
   while (!std::filesystem::exists(existing, ignored) && existing.has_relative_path())
     existing = existing.parent_path();
-  if (existing != layout.state_dir)
+  if (existing != wanted)
     findings.push_back(
         {Level::kOk, "state-dir",
          layout.state_dir + " is not there yet: okcvmd will make it below " + existing.string(), ""});

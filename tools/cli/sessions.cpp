@@ -39,7 +39,9 @@ Outcome<Json> owner_of(const std::string& text) {
   std::uint32_t gid = 0;
   if (!number(user, uid) || !number(group, gid))
     return usage("--owner takes UID or UID:GID as numbers, not '" + text + "'; see 'okcvm help create'");
-  return Json{{"uid", uid}, {"gid", gid}};
+  Json owner{{"uid", uid}};
+  if (colon != std::string::npos) owner["gid"] = gid;
+  return owner;
 }
 
 /// The daemon does not know our working directory, so a relative path is made absolute here.
@@ -236,12 +238,18 @@ Outcome<void> reset(Context& context) {
                        count_of(number_in(*answer, "checkpoints_removed"), "checkpoint") + " dropped\n");
 }
 
-/// The daemon deletes by whole id only, so that no slip deletes another session. A prefix is looked up first.
+/// The daemon deletes by whole id only, so that no slip deletes another session. A prefix is looked up first,
+/// but stands only for an id that was made up (8 hex digits): "job-1" given twice must not delete "job-10".
 Outcome<void> remove(Context& context) {
   std::string id = context.args().argument("ID");
   const auto found = context.get(context.session());
   if (!found && found.error().code != "not_found") return tl::unexpected(found.error());
-  if (found) id = text_in(*found, "id");
+  std::string longer;
+  if (found) {
+    const auto whole = text_in(*found, "id");
+    const bool is_made_up = whole.size() == 8 && whole.find_first_not_of("0123456789abcdef") == whole.npos;
+    (is_made_up || whole == id ? id : longer) = whole;
+  }
 
   Request request;
   request.method = "DELETE";
@@ -250,7 +258,9 @@ Outcome<void> remove(Context& context) {
   if (!answer) return tl::unexpected(answer.error());
   if (context.json()) return context.print_json(*answer);
   if (!flag_in(*answer, "deleted"))
-    return context.print("there is no session " + visible(id) + ": nothing to do\n");
+    return context.print("there is no session " + visible(id) + ": nothing to do" +
+                         (longer.empty() ? "" : " (to delete " + visible(longer) + ", name it in full)") +
+                         "\n");
   return context.print("deleted " + visible(id) + "\n");
 }
 

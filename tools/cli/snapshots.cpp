@@ -24,7 +24,8 @@ void note_paths(const Context& context, const char* what, const Json& snapshot, 
   if (paths.empty()) return;
   Json shown = Json::array();
   for (std::size_t i = 0; i < std::min(paths.size(), kPathsInNote); ++i) shown.push_back(paths[i]);
-  const auto more = number_in(snapshot, name + "_total") - shown.size();
+  const auto total = std::max<std::uint64_t>(number_in(snapshot, name + "_total"), paths.size());
+  const auto more = total - shown.size();
   context.note(what + joined(shown) +
                (more ? " and " + std::to_string(more) + " more (--json names more)" : ""));
 }

@@ -97,7 +97,9 @@ std::vector<Verb> session_verbs() {
       {"delete",
        group,
        "Delete a session with its files and snapshots",
-       "Deleting what is not there is no error.",
+       "Deleting what is not there is no error. A prefix stands for an id of 8 hex digits only; any other is "
+       "named in "
+       "full.",
        {kId},
        {},
        "DELETE /v1/sessions/{id}",

@@ -162,8 +162,8 @@ class Running {
   void wait_for_signal() {
     signals_.async_wait([this](error_code error, int signal) {
       if (error) return;
-      // HUP replaces the daemon under its mounts; so does a stop that systemd will follow with a start. A stop
-      // may still come while the last work is done; what was to be stopped is not replaced any more.
+      // HUP replaces the daemon under its mounts; so does a stop that systemd will follow with a start. A
+      // stop may still come while the last work is done; what was to be stopped is not replaced any more.
       const bool is_first = !is_stopping_;
       const bool replaces =
           manager_.is_there() && (signal == SIGHUP || (signal == SIGTERM && manager_.is_restarting()));

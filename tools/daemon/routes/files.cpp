@@ -207,7 +207,8 @@ Result<Response> delete_file(Exchange& exchange) {
   if (!mount) return fail(mount.error());
   auto& files = (*mount)->files();
   const auto caller = exchange.request.peer.caller();
-  if (auto removed = files.remove(caller, *path, recursive, condition_of(exchange.request)); !removed) return fail(removed.error());
+  if (auto removed = files.remove(caller, *path, recursive, condition_of(exchange.request)); !removed)
+    return fail(removed.error());
   return json_response({{"path", path->text()}, {"deleted", true}});
 }
 
@@ -225,7 +226,8 @@ Result<std::unique_ptr<BodySink>> put_file(Exchange& exchange) {
 
   const auto existed = std::make_shared<bool>(false);
   FileSinkRequest request{exchange.session, caller, *path, mode, fusefs::IfExists::kReplace, 0, {}, {}};
-  request.check = [existed, condition = condition_of(exchange.request)](const auto* there, const auto* target) {
+  request.check = [existed, condition = condition_of(exchange.request)](const auto* there,
+                                                                        const auto* target) {
     *existed = there != nullptr;
     return condition ? condition(there, target) : Result<void>();
   };

@@ -251,7 +251,7 @@ Result<Sessions::Created> Sessions::create_new(CreateRequest request, uid_t uid,
   record.skills = std::move(request.skills);
   std::sort(record.skills.begin(), record.skills.end());
   record.skills.erase(std::unique(record.skills.begin(), record.skills.end()), record.skills.end());
-  bind_workdir(record, request.workdir);
+  const auto binding = bind_workdir(record, request.workdir);
 
   auto entry = make_entry(record);
   if (!entry) return fail(entry.error());
@@ -270,6 +270,7 @@ Result<Sessions::Created> Sessions::create_new(CreateRequest request, uid_t uid,
     session.gate().close();
     return fail(made.error());
   }
+  remember_workdir(session, binding);
   tell(session, "session", "created");
   return Created{entry->session, true};
 }
@@ -306,7 +307,8 @@ Result<void> Sessions::add_checkpoint(Session& session, Checkpoint& checkpoint) 
   auto record = session.record();
   if (auto known = knows_parent(session, checkpoint); !known) return known;
   if (!checkpoint.parent) checkpoint.parent = record.head_checkpoint;
-  if (auto added = registry_->add_checkpoint(session.id(), checkpoint, config_.max_checkpoints); !added) return added;
+  if (auto added = registry_->add_checkpoint(session.id(), checkpoint, config_.max_checkpoints); !added)
+    return added;
   record.head_checkpoint = checkpoint.id;
   session.set_record(std::move(record));
   return {};

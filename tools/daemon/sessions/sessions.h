@@ -235,8 +235,10 @@ class Sessions final {
   void note_affected(const Session& session, std::string reason) EXCLUDES(mutex_);
 
   // sessions_workdir.cpp
-  /// Fills the record's workdir fields; refusals become its fallback.
-  void bind_workdir(SessionRecord& record, const WorkdirRequest& request);
+  /// Fills the record's workdir fields; refusals become its fallback. Answers what is to be remembered once
+  /// the session works in it.
+  std::optional<WorkdirBinding> bind_workdir(SessionRecord& record, const WorkdirRequest& request);
+  void remember_workdir(const Session& session, const std::optional<WorkdirBinding>& binding);
   Result<Workdirs::Opened> find_workdir(const SessionRecord& record, const WorkdirRequest& request);
 
   snapshots::StoreConfig store_config(const SessionRecord& record) const;

@@ -35,7 +35,7 @@ Result<Workdirs::Opened> Sessions::find_workdir(const SessionRecord& record, con
   return opened;
 }
 
-void Sessions::bind_workdir(SessionRecord& record, const WorkdirRequest& asked) {
+std::optional<WorkdirBinding> Sessions::bind_workdir(SessionRecord& record, const WorkdirRequest& asked) {
   WorkdirRequest request = asked;
   record.workdir.reset();
   record.workdir_fallback.reset();
@@ -47,9 +47,9 @@ void Sessions::bind_workdir(SessionRecord& record, const WorkdirRequest& asked) 
   const auto task = record.task.value_or(record.id.text());
 
   if (!asks_for_one(request)) {
-    if (request.policy || !request.device_id) return;
+    if (request.policy || !request.device_id) return std::nullopt;
     auto known = registry_->workdir_of_task(record.owner_uid, task, *request.device_id);
-    if (!known || !*known) return;
+    if (!known || !*known) return std::nullopt;
     request.path = (*known)->path;
     request.policy = (*known)->policy;
     if ((*known)->git_url) request.git_url = record.git_url = (*known)->git_url;
@@ -57,14 +57,14 @@ void Sessions::bind_workdir(SessionRecord& record, const WorkdirRequest& asked) 
   }
   const auto policy =
       request.policy.value_or(request.git_url ? WorkdirPolicy::kRepoBound : WorkdirPolicy::kExisting);
-  if (policy == WorkdirPolicy::kManaged) return;
+  if (policy == WorkdirPolicy::kManaged) return std::nullopt;
   record.workdir_policy = policy;
   auto opened = find_workdir(record, request);
   if (!opened) {
     record.workdir_policy = WorkdirPolicy::kManaged;
     record.workdir_fallback =
         WorkdirFallback{request.path.value_or(request.git_url.value_or("")), opened.error().message};
-    return;
+    return std::nullopt;
   }
   record.workdir = opened->path;
   WorkdirBinding binding{record.owner_uid,           task, request.device_id, opened->path, policy, {}, {},
@@ -74,8 +74,13 @@ void Sessions::bind_workdir(SessionRecord& record, const WorkdirRequest& asked) 
   // Nobody can ask for it by task: one for all sessions, or the registry would grow with each.
   if (!record.task && !request.device_id)
     binding.task = opened->path + "\n" + binding.git_url.value_or("") + "\n" + binding.branch.value_or("");
-  if (auto remembered = registry_->remember_workdir(binding); !remembered)
-    log_warning("session {}: its workdir is not remembered: {}", record.id.text(),
+  return binding;
+}
+
+void Sessions::remember_workdir(const Session& session, const std::optional<WorkdirBinding>& binding) {
+  if (!binding) return;
+  if (auto remembered = registry_->remember_workdir(*binding); !remembered)
+    log_warning("session {}: its workdir is not remembered: {}", session.id().text(),
                 remembered.error().message);
 }
 
@@ -84,7 +89,7 @@ Result<void> Sessions::switch_workdir(Session& session, const WorkdirRequest& re
   if (!pass) return fail(pass.error());
   const auto before = session.record();
   auto record = before;
-  bind_workdir(record, request);
+  const auto binding = bind_workdir(record, request);
   const bool was_mounted = session.mount() != nullptr;
   if (auto detached = detach(session, force); !detached) return detached;
   const auto switched = [&]() -> Result<void> {
@@ -97,6 +102,7 @@ Result<void> Sessions::switch_workdir(Session& session, const WorkdirRequest& re
     if (was_mounted) attach_again(session);
     return switched;
   }
+  remember_workdir(session, binding);
   tell(session, "session", "workdir");
   return {};
 }
