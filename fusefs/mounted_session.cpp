@@ -213,7 +213,7 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
   log.resting = config.workspace.parent_path().parent_path() / "changes" / config.id.text();
   log.enabled = config.record_changes;
   log.adopt = adopt;
-  log.workspace_exists = (*workspace)->is_materialized();
+  log.workspace_exists = (*workspace)->is_materialized() && !config.is_as_snapshotted;
   auto changes = ChangeLog::open(std::move(log));
   if (!changes) return fail(changes.error());
 
@@ -238,9 +238,11 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
 // ---------------------------------------------------------------------------------------------------
 
 void MountedSession::end_loop() {
+  // While requests are still answered: a notice may wait for one.
+  if (!notifier_.drain_for(kTellingPatience)) state_.set_untold();
   if (session_) fuse_session_exit(session_);
   channel_.stop();
-  notifier_.cut();  // a notice may wait for a request that nobody takes up any more
+  notifier_.cut();
   if (loop_) loop_->join();
   notifier_.stop();
   if (session_) {
@@ -280,7 +282,6 @@ bool MountedSession::all_closed_within(std::chrono::milliseconds time) const {
 void MountedSession::abandon() {
   if (finished_) return;
   finished_ = true;
-  if (!notifier_.drain_for(kTellingPatience)) state_.set_untold();
   end_loop();
 }
 

@@ -123,12 +123,15 @@ void Notifier::drain() {
 
 bool Notifier::drain_for(std::chrono::milliseconds time) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, time, [this] { return queue_.empty() && !busy_; });
+  const auto is_told = [this] { return queue_.empty() && !busy_; };
+  changed_.wait_for(lock, time, [&] { return is_cut_ || is_told(); });
+  return is_told();
 }
 
 void Notifier::cut() {
   const std::lock_guard lock(mutex_);
   is_cut_ = true;
+  queue_.clear();
   changed_.notify_all();
   for (const auto& line : lines_) line->cut();
 }

@@ -43,6 +43,7 @@ struct MountConfig {
   Passthrough passthrough = Passthrough::kAuto;
   bool file_handles = true;    // off: keep a descriptor open for every node (for tests; slower, unbounded)
   bool record_changes = true;  // off: no snapshots will be taken of this session
+  bool is_as_snapshotted = false;  // the workspace was written out of the newest snapshot and not used yet
   std::vector<std::string> symlink_host_roots;
   std::vector<Skill> skills;
   FileDescriptor workdir;  // O_RDONLY | O_DIRECTORY of the bound workdir, if any

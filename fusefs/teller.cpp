@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -70,7 +72,7 @@ void serve_line(const FileDescriptor& line) {
   std::vector<std::byte> bytes(Teller::kMost);
   for (;;) {
     const auto [size, device] = receive_with(line.get(), bytes);
-    if (size == 0) return;
+    if (size == 0 || !device) return;
     write_notices(device.get(), std::span(bytes).first(size));
     constexpr char kDone = 1;
     if (::send(line.get(), &kDone, 1, MSG_NOSIGNAL) != 1) return;
@@ -89,11 +91,21 @@ void serve_line(const FileDescriptor& line) {
   if (socket.get() != kSocket) ::dup2(socket.release(), kSocket);
   ::syscall(SYS_close_range, kSocket + 1, ~0u, 0);
   if (::chdir("/") != 0) ::_exit(1);
+  rlimit descriptors{};  // two for each line
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) == 0) {
+    descriptors.rlim_cur = descriptors.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &descriptors);
+  }
   std::array<std::byte, 1> byte;
   for (;;) {
     auto [size, line] = receive_with(kSocket, byte);
     if (size == 0) ::_exit(0);
-    if (line) std::thread([held = std::move(line)] { serve_line(held); }).detach();
+    if (!line) continue;
+    try {
+      std::thread([held = std::move(line)] { serve_line(held); }).detach();
+    } catch (const std::system_error&) {
+      // No thread can be had: the line ends here, and who opened it writes by himself.
+    }
   }
 }
 
@@ -127,13 +139,18 @@ std::shared_ptr<Teller::Line> Teller::Line::open() {
 }
 
 void Teller::Line::tell(int device, std::span<const std::byte> notices) const {
-  if (!socket_) return write_notices(device, notices);
-  if (!send_with(socket_.get(), notices, device)) return;
-  char done = 0;
-  while (::recv(socket_.get(), &done, 1, 0) < 0 && errno == EINTR) continue;
+  ssize_t answered = 0;
+  if (socket_ && send_with(socket_.get(), notices, device)) {
+    char done = 0;
+    do answered = ::recv(socket_.get(), &done, 1, 0);
+    while (answered < 0 && errno == EINTR);
+  }
+  // Told twice does no harm.
+  if (answered != 1 && !is_cut_) write_notices(device, notices);
 }
 
-void Teller::Line::cut() const {
+void Teller::Line::cut() {
+  is_cut_ = true;
   if (socket_) ::shutdown(socket_.get(), SHUT_RDWR);
 }
 

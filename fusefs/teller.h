@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -22,16 +23,18 @@ class Teller final {
   /// What one thread at a time tells it.
   class Line final {
    public:
-    /// Where there is no such process, as in tests, who tells waits for the kernel himself.
+    /// Where there is no such process, as in tests, or it has no room, who tells waits for the kernel
+    /// himself.
     static std::shared_ptr<Line> open();
     /// Writes these notices, each a whole message to the kernel, to `device`, and comes back when the kernel
     /// has taken them, or once cut() was called. At most kMost bytes together.
     void tell(int device, std::span<const std::byte> notices) const;
-    void cut() const;
+    void cut();
 
    private:
     explicit Line(FileDescriptor socket) : socket_(std::move(socket)) {}
     const FileDescriptor socket_;
+    std::atomic<bool> is_cut_ = false;
   };
   static constexpr std::size_t kMost = 16 << 10;
 };

@@ -40,8 +40,11 @@ Result<FileDescriptor> open_handle(int root, const Handle& handle, int flags) {
   raw.head.handle_type = handle.type;
   raw.head.handle_bytes = handle.size;
   std::memcpy(raw.head.f_handle, handle.bytes.data(), handle.size);
-  FileDescriptor file(::open_by_handle_at(root, &raw.head, flags | O_CLOEXEC));
-  if (!file) return fail_errno(errno);
+  const auto open = [&] { return FileDescriptor(::open_by_handle_at(root, &raw.head, flags | O_CLOEXEC)); };
+  FileDescriptor file = open();
+  if (!file && errno == ENOMEM) file = open();
+  // ext4 says so of an inode whose number is being given to another one just then.
+  if (!file) return fail_errno(errno == ENOMEM ? ESTALE : errno);
   return file;
 }
 

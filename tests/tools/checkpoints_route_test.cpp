@@ -23,7 +23,7 @@ class CheckpointsOfADeletedSession : public SessionsOnFakes {
   template <typename Handler>
   Code refusal(Handler handler, const std::string& checkpoint = {}) {
     daemon::RequestMetrics metrics;
-    daemon::Service service{*sessions_, events_, metrics, 7, 0, "", {}, {}, {}};
+    daemon::Service service{*sessions_, events_, metrics, 7, 0, {}, {}, {}, {}};
     daemon::Request request;
     if (!checkpoint.empty()) request.captures["checkpoint"] = checkpoint;
     daemon::Exchange exchange{service, request, asked_};

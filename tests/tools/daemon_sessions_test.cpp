@@ -200,6 +200,18 @@ TEST_F(DaemonSessions, OutliveKillsWhileTheKernelIsToldOfNames) {
   EXPECT_EQ(failed, 0);
 }
 
+TEST_F(DaemonSessions, AreUnmountedByAHangUpOnceTheKeeperIsGone) {
+  start({"--keeper"});
+  create({{"id", "s1"}});
+  const pid_t serving = serving_pid();
+  EXPECT_EQ(ask("GET", "/v1/health").json()["kept_by"], "keeper");
+  signal(SIGKILL);
+  EXPECT_EQ(wait_for_end(), -1);
+  EXPECT_EQ(ask("GET", "/v1/health").json()["kept_by"], "nobody");
+  ASSERT_EQ(::kill(serving, SIGHUP), 0);
+  EXPECT_TRUE(comes_true([&] { return !std::filesystem::exists(mount("s1")); }));
+}
+
 TEST_F(DaemonSessions, OutliveAHangUpOfTheProcessThatServes) {
   start({"--keeper"});
   for (int sessions = 0; sessions < 2; ++sessions) {  // also where nothing is mounted

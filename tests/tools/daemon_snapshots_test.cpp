@@ -143,6 +143,18 @@ TEST_F(DaemonSnapshots, NameTheFirstOfMuchThatTheyLeaveOut) {
   EXPECT_EQ(taken["in_flight_total"], 0);
 }
 
+TEST_F(DaemonSnapshots, OfAForkCostWhatChangedInIt) {
+  for (int i = 0; i < 50; ++i) write(mount("s1") / "outputs" / std::to_string(i), std::string(20'000, 'x'));
+  ASSERT_EQ(post("fork", {{"id", "copy"}}).status, 201);
+  write(mount("copy") / "outputs/7", "other");
+  const auto taken = ask("POST", "/v1/sessions/copy/snapshots").json();
+  EXPECT_EQ(taken["stats"]["rescanned"], false);
+  EXPECT_EQ(taken["stats"]["bytes_read"], 5);
+  EXPECT_EQ(taken["stats"]["files"], 50);
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy/verify").json()["total"], 0);
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy/snapshots/" + taken["id"].get<std::string>()).json()["total"], 1);
+}
+
 TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {
   write(file(), "one");
   const auto forked = post("fork", {{"id", "copy"}});

@@ -89,7 +89,8 @@ Tables are for people: columns are aligned, sizes and times are rounded, control
 Programs use
 .BR \-\-json ,
 which prints the daemon's answer on one line.
-Work that takes over a second shows its progress on standard error if that is a terminal.
+Work that takes over a second shows its progress on standard error if that is a terminal. Interrupted, it is given up,
+and nothing is changed.
 .SH EXIT STATUS
 .TP
 .B 0

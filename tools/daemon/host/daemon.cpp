@@ -25,6 +25,8 @@ using boost::system::error_code;
 
 constexpr std::chrono::seconds kSaveUsesEvery{60};
 constexpr std::chrono::hours kCleanEvery{24};
+constexpr std::chrono::hours kFirstCleanAfter{
+    1};  // where daemons are replaced daily, none lives to its second
 constexpr std::chrono::seconds kPatienceAtStop{10};
 constexpr std::chrono::minutes kLongestEnd{2};  // TimeoutStopSec of the unit
 
@@ -128,7 +130,7 @@ class Running {
                  metrics_,
                  options.session_ttl_days,
                  static_cast<std::uint64_t>(options.max_upload_bytes),
-                 manager.kept_by(),
+                 [&manager] { return manager.kept_by(); },
                  time_now(),
                  std::chrono::steady_clock::now(),
                  [this] { return server_.connections(); }},
@@ -145,7 +147,9 @@ class Running {
     let_stop_signals_wait(SIG_UNBLOCK);
     if (const auto interval = manager_.watch_interval()) keep_watch(*interval);
     every(save_, kSaveUsesEvery, [this] { sessions_.save_uses(); });
-    if (options_.session_ttl_days > 0) every(clean_, kCleanEvery, [this] { clean_old(); });
+    if (options_.session_ttl_days > 0)
+      every(
+          clean_, kCleanEvery, [this] { clean_old(); }, kFirstCleanAfter);
     manager_.ready("serving " + options_.socket.string());
     log_info("okcvmd {} serves {} (pid {}, mounts kept by {})", OKCVM_VERSION, options_.socket.string(),
              ::getpid(), manager_.kept_by());
@@ -189,8 +193,9 @@ class Running {
     });
   }
 
-  void every(asio::steady_timer& timer, std::chrono::seconds interval, std::function<void()> work) {
-    timer.expires_after(interval);
+  void every(asio::steady_timer& timer, std::chrono::seconds interval, std::function<void()> work,
+             std::optional<std::chrono::seconds> first = {}) {
+    timer.expires_after(first.value_or(interval));
     timer.async_wait([this, &timer, interval, work = std::move(work)](error_code error) {
       if (error) return;
       workers_.post(work);

@@ -84,10 +84,14 @@ std::string job_type(sd_bus* bus) {
 
 }  // namespace
 
-ServiceManager::ServiceManager() {
+ServiceManager::ServiceManager() : parent_(::getppid()) {
   const char* socket = std::getenv("NOTIFY_SOCKET");
   if (!socket) return;
   kept_by_ = std::string_view(socket).starts_with(kKeeperSocketPrefix) ? "keeper" : "systemd";
+}
+
+bool ServiceManager::is_there() const {
+  return !kept_by_.empty() && (kept_by_ != "keeper" || ::getppid() == parent_);
 }
 
 Inherited ServiceManager::take_inherited() {

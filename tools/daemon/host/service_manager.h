@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <map>
 #include <optional>
@@ -30,7 +32,7 @@ class ServiceManager final {
   /// Once, at the start.
   static Inherited take_inherited();
 
-  bool is_there() const { return !kept_by_.empty(); }
+  bool is_there() const;
   /// "systemd", "keeper" or "nobody".
   std::string kept_by() const { return is_there() ? kept_by_ : "nobody"; }
 
@@ -56,6 +58,7 @@ class ServiceManager final {
 
  private:
   std::string kept_by_;
+  const pid_t parent_;  // the keeper, if it is one; it can die before us
 };
 
 }  // namespace okcvm::daemon

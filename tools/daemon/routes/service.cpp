@@ -44,7 +44,7 @@ Result<Response> show_health(Exchange& exchange) {
   view["snapshots"] = config.snapshots ? "on" : "off";
   view["passthrough"] = config.passthrough ? "auto" : "off";
   view["mount_root"] = config.mount_root.string();
-  view["kept_by"] = service.kept_by;
+  view["kept_by"] = service.kept_by();
   view["connections"] = service.connections();
   view["affected"] = std::move(affected);
   return json_response(view);

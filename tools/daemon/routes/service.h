@@ -20,7 +20,7 @@ struct Service {
   RequestMetrics& metrics;
   std::int64_t session_ttl_days = 7;
   std::uint64_t max_upload_bytes = 0;
-  std::string kept_by;  // "systemd", "keeper" or "nobody"
+  std::function<std::string()> kept_by;  // "systemd", "keeper" or "nobody"
   timespec started_at{};
   std::chrono::steady_clock::time_point started{};
   std::function<std::size_t()> connections;
