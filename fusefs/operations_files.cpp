@@ -309,8 +309,9 @@ Result<std::size_t> Operations::write(const Request& request, NodeId id, std::sp
 }
 
 std::uint64_t Operations::append_fact(NodeId id, int flags) {
+  if (!(flags & O_APPEND)) return 0;
   const auto node = nodes_.find(id);
-  if (!(flags & O_APPEND) || !node || !rule_of(node->zone).changes_underneath) return 0;
+  if (!node || !rule_of(node->zone).changes_underneath) return 0;
   const auto file = data_file(*node, true);
   struct stat status {};
   if (!file || ::fstat((*file)->get(), &status) != 0) return 0;

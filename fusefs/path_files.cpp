@@ -394,10 +394,10 @@ Result<void> PathFiles::empty_zone(Zone zone) {
     if (!rows) return fail(rows.error());
     Walk walk(operations_);
     walk.entries.push_back(Entry{node_of(zone)});
-    for (auto& [name, entry] : *rows) {
-      auto held = passing([&] { return operations_.look_up_unlocked(node_of(zone), name.c_str()); });
+    for (auto& row : *rows) {
+      auto held = passing([&] { return operations_.look_up_unlocked(node_of(zone), row.first.c_str()); });
       if (!held || held->id.value == 0) continue;
-      walk.push(*held, std::move(name));
+      walk.push(*held, std::move(row.first));
       result = remove_tree(root, walk);
       if (!result) {
         result = explained(result.error(), *RelPath::parse(std::string(rule_of(zone).name)));

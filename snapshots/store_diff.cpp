@@ -67,9 +67,10 @@ Result<std::vector<Difference>> GitStore::differences(Tree& before, Tree& after,
   auto deltas = compare(before, after, {RelPath()});
   if (!deltas) return fail(deltas.error());
   if (!reader) return to_differences(*deltas, nullptr, nullptr);
+  const Repository& repository = *repository_;
   const ReadText stored = [&](const RelPath&, const Node& node) -> Result<std::optional<std::string>> {
     if (!may_read(*reader, node)) return std::optional<std::string>();
-    auto bytes = repository_->read(node.content, ObjectKind::kBlob);
+    auto bytes = repository.read(node.content, ObjectKind::kBlob);
     if (!bytes) return fail(bytes.error());
     return std::optional(std::move(*bytes));
   };
