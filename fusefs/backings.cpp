@@ -107,7 +107,7 @@ class Backings::Opening {
   NodeId id_;
 };
 
-Result<Backings::Use> Backings::opened(NodeId id, int flags, const OpenFile& open_file) {
+Result<Backings::Use> Backings::opened(NodeId id, int flags, bool shared, const OpenFile& open_file) {
   bool may_pass = false;
   {
     MutexLock lock(mutex_);
@@ -117,7 +117,7 @@ Result<Backings::Use> Backings::opened(NodeId id, int flags, const OpenFile& ope
     opening_.insert(id.value);
   }
   const Opening opening(*this, id);
-  return open_first(id, flags, open_file, may_pass);
+  return open_first(id, flags, shared, open_file, may_pass);
 }
 
 std::optional<Backings::Use> Backings::open_another(NodeId id, int flags) {
@@ -134,16 +134,15 @@ std::optional<Backings::Use> Backings::open_another(NodeId id, int flags) {
   return Use{0, held->second.file, {}};
 }
 
-Result<Backings::Use> Backings::open_first(NodeId id, int flags, const OpenFile& open_file, bool may_pass) {
+Result<Backings::Use> Backings::open_first(NodeId id, int flags, bool shared, const OpenFile& open_file,
+                                           bool may_pass) {
   if (may_pass) {
     auto passed = open_file(Purpose::kPass);
     if (!passed) return fail(passed.error());
     // Where the kernel will not have this file (stacked file systems), reads and writes come to us.
     MutexLock lock(mutex_);  // ids are noted in the order in which they are made
     const protocol::BackingMap map{passed->get(), 0, 0};
-    const auto node = nodes_.find(id);
-    // Where the host may give a file set-id bits while it is open, the kernel that wrote it would not know.
-    const WithoutSetId writes(node && rule_of(node->zone).changes_underneath);
+    const WithoutSetId writes(shared);
     const int backing_id =
         *passed ? with_faults("backing.open", [&] { return ::ioctl(device_, protocol::kBackingOpen, &map); })
                 : -1;

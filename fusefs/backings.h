@@ -43,9 +43,10 @@ class Backings {
     kServe,  // to be read and written from here
   };
   /// Counts an open with open(2)'s `flags`. `open_file` is called when the inode's backing file is not at
-  /// hand; while it waits, only opens of the same inode wait with it.
+  /// hand; while it waits, only opens of the same inode wait with it. A file that is `shared` with the host
+  /// can be given set-id bits unseen: the kernel has to take them away when it writes to it.
   using OpenFile = std::function<Result<FileDescriptor>(Purpose)>;
-  Result<Use> opened(NodeId id, int flags, const OpenFile& open_file) EXCLUDES(mutex_);
+  Result<Use> opened(NodeId id, int flags, bool shared, const OpenFile& open_file) EXCLUDES(mutex_);
   /// Answers how it is open then.
   OpenState closed(NodeId id, int flags) EXCLUDES(mutex_);
 
@@ -76,7 +77,8 @@ class Backings {
   static constexpr std::int32_t kMostLost = 16;  // by daemons that died one after the other
   class Opening;
   std::optional<Use> open_another(NodeId id, int flags) REQUIRES(mutex_);
-  Result<Use> open_first(NodeId id, int flags, const OpenFile& open_file, bool may_pass) EXCLUDES(mutex_);
+  Result<Use> open_first(NodeId id, int flags, bool shared, const OpenFile& open_file, bool may_pass)
+      EXCLUDES(mutex_);
   /// Whether it may stay open unused: where the host may remove a file, its space must not stay taken.
   bool may_be_kept(NodeId id) const;
   void drop_unused_locked(NodeId id) REQUIRES(mutex_);

@@ -48,4 +48,25 @@ void Listings::drop(NodeId directory) {
   row->begun = 0;
 }
 
+std::optional<NodeId> Listings::listed_at(NodeId directory, const timespec& changed) {
+  MutexLock lock(mutex_);
+  std::optional<NodeId> forgotten;
+  if (changed_.size() >= kMostTimes && !changed_.contains(directory.value)) {
+    forgotten = NodeId{changed_.begin()->first};
+    changed_.erase(changed_.begin());
+  }
+  changed_[directory.value] = changed;
+  return forgotten;
+}
+
+bool Listings::is_outdated(NodeId directory, const timespec& changed) {
+  MutexLock lock(mutex_);
+  const auto found = changed_.find(directory.value);
+  if (found == changed_.end()) return false;
+  const timespec& then = found->second;
+  if (then.tv_sec == changed.tv_sec && then.tv_nsec == changed.tv_nsec) return false;
+  changed_.erase(found);
+  return true;
+}
+
 }  // namespace okcvm::fusefs

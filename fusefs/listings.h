@@ -1,10 +1,13 @@
 #pragma once
 
 #include <sys/types.h>
+#include <time.h>
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <unordered_map>
 
 #include "fusefs/types.h"
 #include "policy/file_descriptor.h"
@@ -32,7 +35,14 @@ class Listings {
   /// Closes what is kept of a directory, as when it was removed.
   void drop(NodeId directory) EXCLUDES(mutex_);
 
+  /// The host can change a directory of a workdir and set back the mtime, by which the kernel would know. So
+  /// its ctime is kept from when it was listed, of so many; answers of which it is not kept any more.
+  std::optional<NodeId> listed_at(NodeId directory, const timespec& changed) EXCLUDES(mutex_);
+  /// Whether it was another one when the directory was listed. That is said once.
+  bool is_outdated(NodeId directory, const timespec& changed) EXCLUDES(mutex_);
+
  private:
+  static constexpr std::size_t kMostTimes = 8192;
   struct Row {
     NodeId directory{};
     std::uint64_t begun = 0;
@@ -43,6 +53,7 @@ class Listings {
   Mutex mutex_;
   std::array<Row, 8> rows_ GUARDED_BY(mutex_);
   std::uint64_t last_begun_ GUARDED_BY(mutex_) = 0;
+  std::unordered_map<std::uint64_t, timespec> changed_ GUARDED_BY(mutex_);
 };
 
 }  // namespace okcvm::fusefs

@@ -2,7 +2,6 @@
 
 #include <linux/fuse.h>
 
-#include <algorithm>
 #include <climits>
 #include <cstring>
 
@@ -61,7 +60,7 @@ void Notifier::run() {
     }
     busy_ = true;
     lock.unlock();
-    tell(messages);
+    tell(std::move(messages));
     if (then) then();
     lock.lock();
     busy_ = false;
@@ -83,7 +82,7 @@ std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
   return message(FUSE_NOTIFY_INVAL_ENTRY, out, name);
 }
 
-void Notifier::tell(std::span<const std::byte> notices) {
+void Notifier::tell(std::vector<std::byte> notices) {
   if (notices.empty()) return;
   const auto line = take_line();
   if (!line) return;

@@ -52,7 +52,7 @@ class Notifier final : public Invalidator {
   void run();
   std::vector<std::byte> message_of(const Notice& notice) const;
   /// Comes back when the kernel has taken them, or nobody may wait any more.
-  void tell(std::span<const std::byte> notices);
+  void tell(std::vector<std::byte> notices);
   std::shared_ptr<Teller::Line> take_line();
   void give_back(std::shared_ptr<Teller::Line> line);
 

@@ -135,7 +135,7 @@ class Operations {
       NodeId id, off_t offset, const ListVisitor& visit,
       const ListingAppetite& wanted = [] { return kListingPiece; });
 
-  // -- Namespace changes (operations_changes.cpp)
+  // -- Namespace changes (operations_changes.cpp, operations_renames.cpp)
   // ------------------------------------------------------------
   Result<Entry> make_node(const Request& request, NodeId parent, const char* name, mode_t mode, dev_t device);
   Result<Entry> make_directory(const Request& request, NodeId parent, const char* name, mode_t mode);
@@ -245,6 +245,7 @@ class Operations {
   Result<Entry> skill_entry(const char* name);
   Result<Entry> look_up(NodeId parent, const char* name, bool is_locked);
   Result<struct stat> status_of(const Node& node);
+  Result<Entry> current_entry(const Node& node);
   /// Of an inode that is gone and that names_went() is still to forget.
   std::optional<struct stat> going_status(NodeId id) const EXCLUDES(going_mutex_);
   Result<void> list_virtual(NodeId id, off_t offset, const ListVisitor& visit);
@@ -335,6 +336,8 @@ class Operations {
   /// The backing inode of a node, also after it lost its last name.
   Result<FileDescriptor> open_inode(const Node& node, int flags);
   Result<FileDescriptor> open_backing(const Node& node, int flags);
+  /// The answer to an open that a dead daemon had carried out.
+  Opened opened_before(FileId file, NodeId id) const;
   /// For reading and writing; one that may only be written to at its end (chattr +a), for that.
   Result<FileDescriptor> open_writable(const Node& node);
   /// The descriptor that reads and writes of an inode go through while it is open without passthrough.
@@ -358,14 +361,6 @@ class Operations {
   // what is noted after a rename was noted must be named as it is after that.
   Gate moves_;
   RemovedInodes removed_;
-  /// The host can change a directory and set its mtime back, by which the kernel would know: what the ctime
-  /// was when it was listed. Some are known; of the others the next listing is told anew.
-  void note_listed(NodeId id, const struct stat& status) EXCLUDES(listed_mutex_);
-  void check_listed(NodeId id, const struct stat& status) EXCLUDES(listed_mutex_);
-  static constexpr std::size_t kMostListed = 8192;
-  Mutex listed_mutex_;
-  std::unordered_map<std::uint64_t, timespec> listed_ GUARDED_BY(listed_mutex_);
-
   mutable Mutex going_mutex_;
   std::unordered_map<std::uint64_t, struct stat> going_ GUARDED_BY(going_mutex_);  // named by names_will_go()
   Mutex metadata_mutex_;

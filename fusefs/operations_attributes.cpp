@@ -168,15 +168,16 @@ Result<Entry> Operations::attributes(NodeId id) {
   if (id == kMetadataNode) return metadata_entry();
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
-  if (is_fixed(id)) {
-    auto entry = zone_entry(node->zone);
-    if (entry && node->zone == Zone::kWorkdir) check_listed(id, entry->attributes);
-    return entry;
-  }
-  auto status = status_of(*node);
+  auto entry = is_fixed(id) ? zone_entry(node->zone) : current_entry(*node);
+  const bool is_shared = node->is_directory() && rule_of(node->zone).changes_underneath;
+  if (is_shared && entry && listings_.is_outdated(id, entry->attributes.st_ctim)) kernel_.inode(id);
+  return entry;
+}
+
+Result<Entry> Operations::current_entry(const Node& node) {
+  auto status = status_of(node);
   if (!status) return fail(status.error());
-  if (node->is_directory() && rule_of(node->zone).changes_underneath) check_listed(id, *status);
-  return entry_of(*node, *status);
+  return entry_of(node, *status);
 }
 
 std::optional<timespec> Operations::birth_time(NodeId id) {

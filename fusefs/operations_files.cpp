@@ -78,23 +78,24 @@ Result<Opened> Operations::register_open(const Request& request, const Node& nod
   if ((flags & O_NONBLOCK) && wants_to_write(flags))
     if (const auto volume = workspace_.volume(node.key.volume))
       expect_hasty_writer(volume->device(), node.key.inode);
-  auto use = backings_.opened(node.id, flags, [&](Backings::Purpose purpose) -> Result<FileDescriptor> {
-    if (purpose == Backings::Purpose::kPass) {
-      // Only for its path: the kernel opens it anew for each open, as that asks for. So what is kept does not
-      // count as a writer.
-      auto opened = file ? Result<FileDescriptor>(std::move(file)) : open_backing(node, O_RDONLY);
-      if (!opened) return opened;
-      struct stat status {};
-      if (!known && ::fstat(opened->get(), &status) != 0) return fail_errno(errno);
-      if (has_privileges(known ? *known : status)) return FileDescriptor();
-      if (is_shared && is_append_only(opened->get())) return FileDescriptor();
-      return opened;
-    }
-    // What can write serves reads, too. But the host cannot run a file that is held for writing.
-    if (!wants_to_write(flags)) return open_backing(node, O_RDONLY);
-    if (file && !state_.passthrough()) return std::move(file);
-    return open_writable(node);
-  });
+  auto use =
+      backings_.opened(node.id, flags, is_shared, [&](Backings::Purpose purpose) -> Result<FileDescriptor> {
+        if (purpose == Backings::Purpose::kPass) {
+          // Only for its path: the kernel opens it anew for each open, as that asks for. So what is kept does
+          // not count as a writer.
+          auto opened = file ? Result<FileDescriptor>(std::move(file)) : open_backing(node, O_RDONLY);
+          if (!opened) return opened;
+          struct stat status {};
+          if (!known && ::fstat(opened->get(), &status) != 0) return fail_errno(errno);
+          if (has_privileges(known ? *known : status)) return FileDescriptor();
+          if (is_shared && is_append_only(opened->get())) return FileDescriptor();
+          return opened;
+        }
+        // What can write serves reads, too. But the host cannot run a file that is held for writing.
+        if (!wants_to_write(flags)) return open_backing(node, O_RDONLY);
+        if (file && !state_.passthrough()) return std::move(file);
+        return open_writable(node);
+      });
   if (!use) return fail(use.error());
   // Stores through a mapping change what the kernel was told of a file that is not new.
   if ((flags & O_ACCMODE) == O_RDWR && use->backing_id && !known) kernel_.attributes_now(node.id);
@@ -109,6 +110,13 @@ Result<Opened> Operations::register_open(const Request& request, const Node& nod
   opened.not_needed = std::move(use->not_needed);
   opened.keep_cache = !state_.passthrough() && !is_shared;
   opened.direct = is_shared && use->file && wants_to_write(flags) && is_append_only(use->file->get());
+  return opened;
+}
+
+Opened Operations::opened_before(FileId file, NodeId id) const {
+  Opened opened;
+  opened.file = file;
+  opened.backing_id = nodes_.open_state(id).backing_id;
   return opened;
 }
 
@@ -127,8 +135,8 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags) {
     if (auto allowed = open_backing(*node, flags & (O_ACCMODE | O_APPEND)); !allowed)
       return fail(allowed.error());
   if (changes) record(*node, ChangeKind::kContent);
-  auto opened = known ? Result<Opened>(Opened{*known, nodes_.open_state(id).backing_id, false, false, {}})
-                      : register_open(request, *node, {}, nullptr, flags);
+  auto opened =
+      known ? Result<Opened>(opened_before(*known, id)) : register_open(request, *node, {}, nullptr, flags);
   if (!opened || !(flags & O_TRUNC)) return opened;
   SetAttributes truncation;
   truncation.size = 0;
@@ -162,7 +170,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
 
   if (request.may_have_run)
     if (const auto known = state_.file_opened_by(request.unique))
-      return std::pair{*entry, Opened{*known, nodes_.open_state(entry->id).backing_id, false, false, {}}};
+      return std::pair{*entry, opened_before(*known, entry->id)};
   auto made = open_new(request, *entry, std::move(file), flags);
   if (!made) ::unlinkat(directory.file.get(), name, 0);
   return made;
@@ -194,8 +202,7 @@ std::optional<std::pair<Entry, Opened>> Operations::nameless_made_before(const R
     return std::nullopt;
   }
   Handout::keep(node->id);
-  return std::pair{entry_of(*node, *status),
-                   Opened{*id, nodes_.open_state(file->node).backing_id, false, false, {}}};
+  return std::pair{entry_of(*node, *status), opened_before(*id, file->node)};
 }
 
 Result<std::pair<Entry, Opened>> Operations::create_nameless(const Request& request, NodeId parent,

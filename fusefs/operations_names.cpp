@@ -302,25 +302,6 @@ Result<std::string> Operations::read_link_of_kernel(NodeId id) {
 // -- Listings
 // -------------------------------------------------------------------------------------------------
 
-void Operations::note_listed(NodeId id, const struct stat& status) {
-  const MutexLock lock(listed_mutex_);
-  if (listed_.size() >= kMostListed) {
-    for (const auto& entry : listed_) kernel_.inode(NodeId{entry.first});
-    listed_.clear();
-  }
-  listed_[id.value] = status.st_ctim;
-}
-
-void Operations::check_listed(NodeId id, const struct stat& status) {
-  const MutexLock lock(listed_mutex_);
-  const auto found = listed_.find(id.value);
-  if (found == listed_.end()) return;
-  const auto& then = found->second;
-  if (then.tv_sec == status.st_ctim.tv_sec && then.tv_nsec == status.st_ctim.tv_nsec) return;
-  listed_.erase(found);
-  kernel_.inode(id);
-}
-
 Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
                               const ListingAppetite& wanted) {
   if (id == kRootNode || id == node_of(Zone::kSkills)) return list_virtual(id, offset, visit);
@@ -331,7 +312,7 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
   struct stat before {};
   if (offset == 0 && rule_of((*directory)->zone).changes_underneath &&
       ::fstat((*directory)->file.get(), &before) == 0)
-    note_listed(id, before);
+    if (const auto forgotten = listings_.listed_at(id, before.st_ctim)) kernel_.inode(*forgotten);
   auto listing = offset ? listings_.take(id) : listings_.begin(id);
   if (!listing.file)
     listing.file =

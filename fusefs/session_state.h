@@ -82,7 +82,7 @@ class SessionState {
    private:
     SessionState& state_;
   };
-  /// It will differ when this daemon ends, as one it dies.
+  /// The workspace will differ from that when this daemon ends.
   void set_untold();
   /// Whether one existed when a daemon died.
   bool has_untold() const;

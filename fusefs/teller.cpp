@@ -23,55 +23,61 @@ namespace {
 
 int teller = -1;  // the socket to it; open as long as this process lives
 
+template <typename Call>
+ssize_t again(Call call) {  // and again, while signals come between
+  ssize_t result = 0;
+  do result = call();
+  while (result < 0 && errno == EINTR);
+  return result;
+}
+
 std::pair<FileDescriptor, FileDescriptor> socket_pair() {
   int ends[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return {};
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-/// A message with a descriptor. False with errno if it could not be sent.
-bool send_with(int socket, std::span<const std::byte> bytes, int descriptor) {
-  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> room{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = room.data();
-  message.msg_controllen = room.size();
-  cmsghdr* rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
-  ssize_t sent = 0;
-  do sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
-  while (sent < 0 && errno == EINTR);
-  return sent == static_cast<ssize_t>(bytes.size());
-}
+/// A message of bytes and one descriptor (unix(7), SCM_RIGHTS), to be sent or to be received.
+class Message {
+ public:
+  explicit Message(std::span<std::byte> bytes) : part_{bytes.data(), bytes.size()} {
+    head_.msg_iov = &part_;
+    head_.msg_iovlen = 1;
+    head_.msg_control = room_.data();
+    head_.msg_controllen = room_.size();
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
 
-/// The next message and what came with it; an empty one at the end.
-std::pair<std::size_t, FileDescriptor> receive_with(int socket, std::span<std::byte> into) {
-  iovec part{into.data(), into.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> room{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = room.data();
-  message.msg_controllen = room.size();
-  ssize_t got = 0;
-  do got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  while (got < 0 && errno == EINTR);
-  int descriptor = -1;
-  if (const cmsghdr* rights = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-      rights && rights->cmsg_type == SCM_RIGHTS)
-    std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
-  return {got > 0 ? static_cast<std::size_t>(got) : 0, FileDescriptor(descriptor)};
-}
+  bool send(int socket, int descriptor) {
+    cmsghdr* rights = CMSG_FIRSTHDR(&head_);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof descriptor);
+    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+    return again([&] { return ::sendmsg(socket, &head_, MSG_NOSIGNAL); }) ==
+           static_cast<ssize_t>(part_.iov_len);
+  }
+  /// How many bytes came, none at the end, and the descriptor if there was room for it.
+  std::pair<std::size_t, FileDescriptor> receive(int socket) {
+    const ssize_t got = again([&] { return ::recvmsg(socket, &head_, MSG_CMSG_CLOEXEC); });
+    if (got <= 0) return {};
+    int descriptor = -1;
+    if (const cmsghdr* rights = CMSG_FIRSTHDR(&head_); rights && rights->cmsg_type == SCM_RIGHTS)
+      std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
+    return {static_cast<std::size_t>(got), FileDescriptor(descriptor)};
+  }
+
+ private:
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> room_{};
+  iovec part_;
+  msghdr head_{};
+};
 
 void serve_line(const FileDescriptor& line) {
   std::vector<std::byte> bytes(Teller::kMost);
   for (;;) {
-    const auto [size, device] = receive_with(line.get(), bytes);
+    const auto [size, device] = Message(bytes).receive(line.get());
     if (size == 0 || !device) return;
     write_notices(device.get(), std::span(bytes).first(size));
     constexpr char kDone = 1;
@@ -98,7 +104,7 @@ void serve_line(const FileDescriptor& line) {
   }
   std::array<std::byte, 1> byte;
   for (;;) {
-    auto [size, line] = receive_with(kSocket, byte);
+    auto [size, line] = Message(byte).receive(kSocket);
     if (size == 0) ::_exit(0);
     if (!line) continue;
     try {
@@ -123,9 +129,10 @@ void write_notices(int device, std::span<const std::byte> notices) {
 
 Result<void> Teller::start() {
   auto [here, there] = socket_pair();
-  if (!here) return fail_errno(errno, "no sockets can be had");
+  if (!here) return fail_errno(errno, "the process that tells the kernel what to forget gets no sockets");
   const pid_t child = ::fork();
-  if (child < 0) return fail_errno(errno, "no process can be started");
+  if (child < 0)
+    return fail_errno(errno, "the process that tells the kernel what to forget cannot be started");
   if (child == 0) serve(std::move(there));
   teller = here.release();
   return {};
@@ -133,18 +140,16 @@ Result<void> Teller::start() {
 
 std::shared_ptr<Teller::Line> Teller::Line::open() {
   auto [here, there] = teller < 0 ? std::pair<FileDescriptor, FileDescriptor>() : socket_pair();
-  constexpr std::array kByte{std::byte{1}};
-  if (here && !send_with(teller, kByte, there.get())) here.reset();
+  std::array byte{std::byte{1}};
+  if (here && !Message(byte).send(teller, there.get())) here.reset();
   return std::shared_ptr<Line>(new Line(std::move(here)));
 }
 
-void Teller::Line::tell(int device, std::span<const std::byte> notices) const {
+void Teller::Line::tell(int device, std::span<std::byte> notices) const {
   ssize_t answered = 0;
-  if (socket_ && send_with(socket_.get(), notices, device)) {
-    char done = 0;
-    do answered = ::recv(socket_.get(), &done, 1, 0);
-    while (answered < 0 && errno == EINTR);
-  }
+  char done = 0;
+  if (socket_ && Message(notices).send(socket_.get(), device))
+    answered = again([&] { return ::recv(socket_.get(), &done, 1, 0); });
   // Told twice does no harm.
   if (answered != 1 && !is_cut_) write_notices(device, notices);
 }

@@ -28,7 +28,7 @@ class Teller final {
     static std::shared_ptr<Line> open();
     /// Writes these notices, each a whole message to the kernel, to `device`, and comes back when the kernel
     /// has taken them, or once cut() was called. At most kMost bytes together.
-    void tell(int device, std::span<const std::byte> notices) const;
+    void tell(int device, std::span<std::byte> notices) const;
     void cut();
 
    private:

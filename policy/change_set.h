@@ -14,7 +14,8 @@ enum class ChangeKind : std::uint8_t {
   kContent,     // a file that stood there may have other bytes (and attributes)
   kAttributes,  // mode, owner, times or xattrs only; the bytes are what they were
   kTree,        // a directory made since the cut: read it whole; nothing below it is listed one by one
-  kMoved,       // what stood at `path` stands at `target` now, with whatever was recorded for it or below it
+  kMoved,       // what stood at `path` stands at `target` now, with whatever was recorded for it or below it;
+                // if that was refused, kTree of both follows
 };
 
 /// One step. Paths are as they were at that moment, so steps must be replayed in order: a kContent of "a/x"

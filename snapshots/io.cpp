@@ -79,8 +79,9 @@ Result<void> replace_file(int directory, const char* name, std::string_view byte
 }
 
 Unexpected stopped() {
-  return fail(Code::kBusy,
-              "the work was given up: who asked for it is gone, or the session or the daemon is to end");
+  return fail(
+      Code::kBusy,
+      "the work was given up, as who asked for it is gone, or the session or the daemon ends: ask again");
 }
 
 bool is_there(const std::filesystem::path& path) {

@@ -32,15 +32,14 @@ Result<Node*> reach_parent(Tree& tree, const RelPath& path) {
   return node;
 }
 
-/// Makes the node at `path`, if any, an unknown one, and marks it. Whatever comes to stand there for it later
-/// is not to be trusted: what was marked on the way here is not known any more.
+/// Makes the node at `path`, if any, an unknown one, and marks it.
 Result<void> make_unknown(Tree& tree, const RelPath& path) {
   if (!is_snapshotted(path)) return {};
   auto node = tree.find(path);
   if (!node) return fail(node.error());
   if (*node)
     if (auto changed = tree.become(**node, NodeType::kUnknown); !changed) return changed;
-  return mark(tree, path, kMarkEntry | kMarkContent | kMarkWhole);
+  return mark(tree, path, kMarkEntry);
 }
 
 Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
@@ -58,11 +57,7 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
   }
   auto place = reach_parent(tree, to);
   if (!place) return fail(place.error());
-  // The move may have been refused, and the node that comes now be the one that never left: what changed
-  // there meanwhile was marked on another one.
-  bool is_changed = false;
   if (Node* old = (*place)->child(to.leaf())) {
-    is_changed = old->marks & ~kMarkEntry;
     if (auto forgotten = tree.forget(*old); !forgotten) return forgotten;
     (*place)->take_child(to.leaf());
   }
@@ -75,7 +70,7 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
   tree.left_out().move_tree(from.text(), to.text());
   Node& arrived = (*place)->add_child(std::move(moved));
   (*place)->touch();
-  arrived.mark(is_changed ? kMarkEntry | kMarkContent | kMarkWhole : kMarkEntry);
+  arrived.mark(kMarkEntry);
   if (auto marked = mark(tree, from, kMarkEntry); !marked) return marked;
   return mark(tree, to, kMarkEntry);
 }
@@ -169,7 +164,7 @@ Result<void> mark(Tree& tree, const RelPath& path, std::uint8_t bits) {
   // A name came or went: its directory's own times changed.
   if ((bits & kMarkEntry) && node->parent && node->parent->parent) node->parent->mark(kMarkAttributes);
   const bool is_the_path = node->path() == path.text();
-  node->mark(is_the_path ? bits : static_cast<std::uint8_t>(kMarkEntry | kMarkWhole));
+  node->mark(is_the_path ? bits : static_cast<std::uint8_t>(kMarkEntry));
   if (node->type == NodeType::kUnknown) node->mark(kMarkEntry);
   return {};
 }

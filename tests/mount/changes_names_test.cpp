@@ -47,6 +47,21 @@ TEST_F(ChangesOfNames, OfMoreThan4095BytesAreAGap) {
   EXPECT_TRUE(is_told("outputs/file"));
 }
 
+/// What moves is recorded before it does. A refusal leaves whoever replays with the wrong idea of both.
+TEST_F(ChangesOfNames, ThatAreRefusedAreReadAgain) {
+  for (const char* name : {"a", "b"}) {
+    std::filesystem::create_directory(outputs() / name);
+    write(outputs() / name / "file", name);
+  }
+  save();
+  EXPECT_ERRNO(ENOTEMPTY, ::rename((outputs() / "a").c_str(), (outputs() / "b").c_str()));
+  const auto changes = session().driver().cut_changes().changes;
+  const auto path = [](const char* text) { return value_of(RelPath::parse(text)); };
+  EXPECT_EQ(changes, (std::vector<Change>{{ChangeKind::kMoved, path("outputs/a"), path("outputs/b")},
+                                          {ChangeKind::kTree, path("outputs/a"), {}},
+                                          {ChangeKind::kTree, path("outputs/b"), {}}}));
+}
+
 TEST_F(ChangesOfNames, ThatCannotBeLookedAtForWantOfDescriptorsAreAGap) {
   constexpr int kFolders = 200;  // more than are kept open
   const auto file_in = [&](int i) { return outputs() / ("d" + std::to_string(i)) / "file"; };

@@ -132,6 +132,21 @@ TEST_F(DaemonSnapshots, RefuseWhatTheyDoNotKnow) {
   EXPECT_EQ(read(file()), "two");
 }
 
+TEST_F(DaemonSnapshots, HoldWhatChangedBetweenRefusedRenames) {
+  const auto outputs = mount("s1") / "outputs";
+  for (const char* name : {"a", "b"}) {
+    std::filesystem::create_directory(outputs / name);
+    write(outputs / name / "file", name);
+  }
+  ASSERT_EQ(post("snapshots").status, 201);
+  EXPECT_EQ(::rename((outputs / "a").c_str(), (outputs / "b").c_str()), -1);
+  write(outputs / "a/new", "new");
+  write(outputs / "a/file", "changed");
+  EXPECT_EQ(::rename((outputs / "b").c_str(), (outputs / "a").c_str()), -1);
+  EXPECT_EQ(post("snapshots").status, 201);
+  EXPECT_EQ(get("verify")["total"], 0);
+}
+
 TEST_F(DaemonSnapshots, NameTheFirstOfMuchThatTheyLeaveOut) {
   write(file(), "one");
   for (int i = 0; i < 1001; ++i)

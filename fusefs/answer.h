@@ -1,0 +1,123 @@
+#pragma once
+
+// How a request is taken up and answered: the frame of every callback in dispatch.cpp.
+
+#include <new>
+#include <utility>
+
+#include "fusefs/channel.h"
+#include "fusefs/dispatch.h"
+#include "fusefs/handout.h"
+#include "fusefs/replies.h"
+
+namespace okcvm::fusefs {
+
+inline Dispatcher& dispatcher_of(fuse_req_t request) {
+  return *static_cast<Dispatcher*>(fuse_req_userdata(request));
+}
+
+/// Who asks. With `changes`, also whether a daemon that died may have done it already.
+inline Request asker(fuse_req_t request) {
+  const fuse_ctx* context = fuse_req_ctx(request);
+  Request who;
+  who.uid = context->uid;
+  who.gid = context->gid;
+  who.pid = context->pid;
+  const auto& current = Channel::current();
+  who.unique = current.unique();
+  if (!current.resent()) return who;
+  const auto noted = dispatcher_of(request).state.unfinished(who.unique);
+  who.may_have_run = noted.has_value();
+  who.noted = noted.value_or(0);
+  return who;
+}
+
+/// For calls in which the kernel does not say so itself: anyone but root loses a file's set-id bits by
+/// writing.
+inline Request writer(fuse_req_t request) {
+  Request who = asker(request);
+  who.kill_privileges = who.uid != 0;
+  return who;
+}
+
+/// The kernel may drop the request while we answer (its program was killed): then what the reply would have
+/// handed over is taken back.
+inline constexpr int kNobodyListens = -ENOENT;
+
+/// Runs an operation and replies. What is done after that must not need the node: the kernel may drop it at
+/// once.
+template <typename Body, typename Reply>
+void answer(fuse_req_t request, Body body, Reply reply) noexcept try {
+  auto result = body();
+  Handout::settle();
+  if (result)
+    reply(*result);
+  else
+    fuse_reply_err(request, result.error().errno_value);
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
+} catch (...) {
+  fuse_reply_err(request, EIO);
+}
+
+template <typename Body>
+void answer_done(fuse_req_t request, Body body) noexcept try {
+  const Result<void> result = body();
+  fuse_reply_err(request, result ? 0 : result.error().errno_value);
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
+} catch (...) {
+  fuse_reply_err(request, EIO);
+}
+
+/// As the above, but while the session is held back for a snapshot or a restore, it waits.
+template <typename Body>
+auto gated(fuse_req_t request, Body body) {
+  return [request, body = std::move(body)] {
+    Gate::Pass pass(dispatcher_of(request).gate);
+    return body(dispatcher_of(request).operations);
+  };
+}
+
+/// Marks a change as begun until it is answered, so that the next daemon knows if this one dies in between.
+inline SessionState::Change begin_change(fuse_req_t request, std::uint64_t fact = 0) {
+  return dispatcher_of(request).state.start(Channel::current().unique(), fact);
+}
+
+/// For what hands out references on nodes, until it is answered.
+inline Handout hand_out(fuse_req_t request) {
+  return {begin_change(request), dispatcher_of(request).operations};
+}
+
+/// For a change of which more is noted on the way.
+inline Request asker(fuse_req_t request, const SessionState::Change& change) {
+  Request who = asker(request);
+  who.fact = change.fact();
+  return who;
+}
+
+inline NodeId node(fuse_ino_t number) {
+  return NodeId{number};
+}
+
+inline auto reply_entry(fuse_req_t request) {
+  return [request, &operations = dispatcher_of(request).operations](const Entry& entry) {
+    const auto out = parameters_of(entry);
+    if (fuse_reply_entry(request, &out) == kNobodyListens && entry.id.value) operations.forget(entry.id, 1);
+  };
+}
+
+inline auto reply_removed(fuse_req_t request) {
+  return [request, &operations = dispatcher_of(request).operations](Operations::Nameless inode) {
+    fuse_reply_err(request, 0);
+    operations.let_go(inode);
+  };
+}
+
+inline auto reply_attributes(fuse_req_t request) {
+  return [request](const Entry& entry) {
+    fuse_reply_attr(request, &entry.attributes, entry.attributes_seconds);
+  };
+}
+
+}  // namespace okcvm::fusefs

@@ -1,0 +1,164 @@
+// Changing names: rename, and what the control socket puts in place.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fusefs/operations.h"
+#include "policy/fault.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+/// Whether a name that could not be held stands for nothing that a rename would replace. What the host
+/// mounted in a workdir (EXDEV) the kernel refuses to replace.
+bool is_free_to_take(int errno_value) {
+  return errno_value == ENOENT || errno_value == EXDEV;
+}
+
+}  // namespace
+
+Result<struct stat> Operations::status_at(NodeId parent, const char* name) {
+  auto directory = directories_.open(parent);
+  if (!directory) return fail(directory.error());
+  struct stat status {};
+  if ((*directory)->look_at(name, status) != 0) return fail_errno(errno);
+  return status;
+}
+
+Result<Operations::Renamed> Operations::rename(const Request& request, NodeId parent, const char* name,
+                                               const Result<struct stat>& source, NodeId new_parent,
+                                               const char* new_name, unsigned flags) {
+  auto from_node = nodes_.find(parent);
+  auto to_node = nodes_.find(new_parent);
+  if (!from_node) return fail(from_node.error());
+  if (!to_node) return fail(to_node.error());
+  if (const int error = rename_error(from_node->zone, to_node->zone))
+    return deny("rename", parent, name, error);
+  if (flags & RENAME_WHITEOUT) return fail_errno(EINVAL);  // a whiteout is a device node
+  auto from = directories_.open(parent);
+  if (!from) return fail(from.error());
+  auto to = place_for_change(new_parent, new_name, "rename");
+  if (!to) return fail(to.error());
+  const Gate::Closing closing(moves_);
+  struct stat moved {};
+  if (request.may_have_run && request.noted && (*to)->look_at(new_name, moved) == 0 &&
+      moved.st_ino == request.noted && (!source || source->st_ino != request.noted)) {
+    const bool exchanged = (flags & RENAME_EXCHANGE) && source;
+    if (!(flags & RENAME_EXCHANGE)) name_was_taken(**to, new_name, moved.st_ino);
+    return Renamed{{}, name_moved(**from, name, **to, new_name, moved, exchanged ? &*source : nullptr)};
+  }
+  if (!source) return fail(source.error());
+  return move(request, **from, name, *source, **to, new_name, flags);
+}
+
+Result<void> Operations::put(int from_directory, const char* from_name, NodeId parent, const char* name,
+                             unsigned flags) {
+  auto place = place_for_change(parent, name, "write");
+  if (!place) return fail(place.error());
+  struct stat target {};
+  const bool may_replace = !(flags & RENAME_NOREPLACE);
+  FileDescriptor replaced = may_replace ? (*place)->hold(name) : FileDescriptor();
+  if (may_replace && !replaced && !is_free_to_take(errno)) return fail_errno(errno);
+  const bool replaces = replaced && ::fstat(replaced.get(), &target) == 0;
+  record_entry(**place, name);
+  if (replaces) before_removal(**place, target, replaced.get());
+  if (with_faults("backing.put", [&] {
+        return ::renameat2(from_directory, from_name, (*place)->file.get(), name, flags);
+      }) != 0)
+    return fail_errno(errno);
+  attributes_changed(parent);
+  if (!replaces) return {};
+  if (const auto id = nodes_.id_of({(*place)->volume, target.st_ino})) kernel_.inode(*id);
+  let_go(name_is_gone(**place, name, target, std::move(replaced)));
+  return {};
+}
+
+Result<Operations::Renamed> Operations::move(const Request& request, const Directory& from, const char* name,
+                                             const struct stat& source, const Directory& to,
+                                             const char* new_name, unsigned flags) {
+  struct stat target {};
+  FileDescriptor replaced = to.hold(new_name);
+  if (!replaced && !is_free_to_take(errno)) return fail_errno(errno);
+  const bool has_target = replaced && ::fstat(replaced.get(), &target) == 0;
+  if (!was_judged(request, from, name, source) || (has_target && !was_judged(request, to, new_name, target)))
+    return fail_errno(ESTALE);
+  const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;
+  const bool replaces = has_target && !same_file && !(flags & (RENAME_EXCHANGE | RENAME_NOREPLACE));
+  if (replaces) before_removal(to, target, replaced.get());
+  if (!same_file) record_rename(from, name, to, new_name, source, flags);
+  if (with_faults("backing.rename",
+                  [&] { return ::renameat2(from.file.get(), name, to.file.get(), new_name, flags); }) != 0) {
+    const int error = errno;
+    if (!same_file) record_refused_rename(from, name, to, new_name);
+    return fail_errno(error);
+  }
+  Renamed renamed;
+  if (same_file) {  // two names of one file: rename(2) leaves both, which the kernel may not expect
+    add_links_to_recheck(source, from, to, renamed.links);
+    return renamed;
+  }
+
+  const bool exchange = flags & RENAME_EXCHANGE;
+  if (replaces) renamed.replaced = name_is_gone(to, new_name, target, std::move(replaced));
+  renamed.links = name_moved(from, name, to, new_name, source, exchange ? &target : nullptr);
+  if (renamed.replaced) make_room(*renamed.replaced, to.volume);
+  return renamed;
+}
+
+std::vector<NodeId> Operations::name_moved(const Directory& from, const char* name, const Directory& to,
+                                           const char* new_name, const struct stat& source,
+                                           const struct stat* exchanged) {
+  std::vector<NodeId> links;
+  const InodeKey source_key{from.volume, source.st_ino};
+  const InodeKey target_key{to.volume, exchanged ? exchanged->st_ino : 0};
+  note_deeper_move(source_key, source.st_mode, from, to);
+  if (exchanged) note_deeper_move(target_key, exchanged->st_mode, to, from);
+  nodes_.moved(source_key, to.id, to.zone, new_name);
+  if (exchanged) nodes_.moved(target_key, from.id, from.zone, name);
+  if (S_ISDIR(source.st_mode) || (exchanged && S_ISDIR(exchanged->st_mode))) {
+    directories_.paths_changed();
+    if (from.zone != to.zone) directories_.drop_all();
+  }
+  attributes_changed(from.id);
+  if (to.id != from.id) attributes_changed(to.id);
+  if (const auto id = nodes_.id_of(source_key)) attributes_changed(*id);
+  add_links_to_recheck(source, from, to, links);
+  if (exchanged) {
+    const auto epoch = changes_.epoch();
+    for (const auto& key : {source_key, target_key})
+      if (const auto id = nodes_.id_of(key)) nodes_.set_coverage(*id, epoch, NodeTable::Coverage::kWhole);
+    if (const auto id = nodes_.id_of(target_key)) attributes_changed(*id);
+    add_links_to_recheck(*exchanged, to, from, links);
+  }
+  return links;
+}
+
+void Operations::add_links_to_recheck(const struct stat& moved, const Directory& from, const Directory& to,
+                                      std::vector<NodeId>& links) {
+  if (from.id == to.id || !(S_ISDIR(moved.st_mode) || S_ISLNK(moved.st_mode))) return;
+  const auto former_depth = nodes_.depth(from.id);
+  const auto depth = nodes_.depth(to.id);
+  if (depth && former_depth && *depth >= *former_depth) return;
+  const InodeKey key{from.volume, moved.st_ino};
+  std::vector<Node> known;
+  if (rule_of(from.zone).changes_underneath)
+    // The kernel may still have it where the host had taken it from (NodeTable::reference).
+    known = nodes_.descendants(kRootNode, [&](const Node& node) { return node.key == key; });
+  else if (const auto id = nodes_.id_of(key))
+    if (auto node = nodes_.find(*id)) known.push_back(std::move(*node));
+  for (const Node& node : known) {
+    if (S_ISLNK(node.type)) links.push_back(node.id);
+    if (!node.is_directory()) continue;
+    for (const Node& link : nodes_.descendants(node.id, [](const Node& row) { return S_ISLNK(row.type); }))
+      links.push_back(link.id);
+  }
+}
+
+// That waits for a thread that answers READLINK, so all threads but one must be able to go on. The kernel has
+// names move from directory to directory in a mount one at a time (s_vfs_rename_mutex), so no two are here.
+void Operations::drop_texts(const std::vector<NodeId>& links) {
+  for (const NodeId link : links) kernel_.inode_now(link);
+}
+
+}  // namespace okcvm::fusefs
