@@ -413,7 +413,7 @@ void MountedSession::forget_names() {
 void MountedSession::invalidate(const std::vector<RelPath>& changed) {
   nodes_.distrust_all();
   operations_.directories().drop_all();
-  for (const auto& path : changed) files_.tell_kernel(path);
+  files_.tell_kernel(changed);
 }
 
 // -- What a session shows

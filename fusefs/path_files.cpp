@@ -410,13 +410,44 @@ Result<void> PathFiles::empty_zone(Zone zone) {
   return result;
 }
 
-void PathFiles::tell_kernel(const RelPath& path) {
-  const Caller root;
-  if (path.is_root()) return;
-  if (path.depth() == 1) return kernel_.inode(node_of(zone_named(path.top())));
-  auto found = walk_existing(root, path.parent(), Last::kKeep);
-  if (!found) return tell_kernel(path.parent());  // the parent is gone, too: its own notice covers this name
-  tell_kernel(Placed{found->last().id, *Name::parse(path.leaf())});
+void PathFiles::tell_kernel(const std::vector<RelPath>& changed) {
+  auto root = operations_.attributes(kRootNode);
+  if (!root) return;
+  Walk walk(operations_);  // to where the last one was found
+  walk.entries.push_back(*root);
+  std::optional<Placed> missing;
+  for (const RelPath& path : changed) {
+    if (path.is_root()) continue;
+    if (path.depth() == 1) {
+      kernel_.inode(node_of(zone_named(path.top())));
+      continue;
+    }
+    const auto parts = path.components();
+    std::size_t shared = 0;
+    while (shared < walk.names.size() && shared + 1 < parts.size() &&
+           walk.names[shared].text() == parts[shared])
+      ++shared;
+    while (walk.names.size() > shared) walk.pop();
+    while (walk.names.size() + 1 < parts.size() && step_down(walk, *Name::parse(parts[walk.names.size()]))) {
+    }
+    Placed placed{walk.last().id, *Name::parse(parts[walk.names.size()])};
+    const bool is_there = walk.names.size() + 1 == parts.size();
+    // What is below a name that is no directory any more is covered by that name's own notice.
+    if (!is_there && missing == placed) continue;
+    tell_kernel(placed);
+    if (!is_there) missing = std::move(placed);
+  }
+}
+
+bool PathFiles::step_down(Walk& walk, Name name) {
+  auto entry = operations_.look_up_unlocked(walk.last().id, name.c_str());
+  if (!entry || entry->id.value == 0) return false;
+  const bool is_directory = S_ISDIR(entry->attributes.st_mode);
+  if (is_directory)
+    walk.push(*entry, std::move(name));
+  else
+    operations_.forget(entry->id, 1);
+  return is_directory;
 }
 
 void PathFiles::tell_kernel(const Placed& placed) {

@@ -82,9 +82,9 @@ class PathFiles final : public Files {
   /// Removes what a daemon that died had staged in the workspace.
   void remove_leftovers();
 
-  /// What stands at `path` may have changed behind the kernel's back: asks it to forget. Called without the
-  /// gate, or under a hold; the notices go out in the background.
-  void tell_kernel(const RelPath& path);
+  /// What stands at these paths may have changed behind the kernel's back: asks it to forget. Called without
+  /// the gate, or under a hold; the notices go out in the background. Quickest when sorted.
+  void tell_kernel(const std::vector<RelPath>& changed);
 
  private:
   enum class Last : std::uint8_t { kFollow, kKeep };
@@ -92,6 +92,7 @@ class PathFiles final : public Files {
   struct Placed {
     NodeId directory;
     Name name;
+    friend bool operator==(const Placed&, const Placed&) = default;
   };
   struct Making {
     mode_t mode;
@@ -104,6 +105,8 @@ class PathFiles final : public Files {
   Result<Walk> walk_existing(const Caller& caller, const RelPath& path, Last last);
   Result<Walk> walk_making(const Caller& caller, const RelPath& path, mode_t mode, std::vector<Placed>& made);
   void tell_kernel(const Placed& placed);
+  /// To the directory of that name, if it is one; a link is not followed.
+  bool step_down(Walk& walk, Name name);
   Result<FileDescriptor> open_once(const Caller& caller, const RelPath& path);
   struct Incoming;
   class StagedFile;
