@@ -157,6 +157,10 @@ Result<Backings::Use> Backings::open_first(NodeId id, int flags, bool shared, co
       return Use{backing_id, nullptr, {}};
     }
   }
+  {
+    const MutexLock lock(mutex_);
+    if (files_.size() >= descriptors_for_one_session()) return fail_errno(ENFILE);
+  }
   auto served = open_file(Purpose::kServe);
   if (!served) return fail(served.error());
   const HeldFile held = held_file(std::make_shared<FileDescriptor>(std::move(*served)));

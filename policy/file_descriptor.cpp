@@ -1,6 +1,7 @@
 #include "policy/file_descriptor.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <array>
@@ -33,6 +34,12 @@ bool expects_hasty_writer(int fd) REQUIRES(leasing) {
 }
 
 }  // namespace
+
+std::size_t descriptors_for_one_session() {
+  rlimit most{};
+  ::getrlimit(RLIMIT_NOFILE, &most);
+  return most.rlim_cur / 4;
+}
 
 void expect_hasty_writer(dev_t device, ino_t inode) {
   const MutexLock lock(leasing);

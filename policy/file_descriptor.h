@@ -3,6 +3,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <optional>
 #include <utility>
 
@@ -36,6 +37,10 @@ class FileDescriptor final {
  private:
   int fd_ = -1;
 };
+
+/// How many descriptors a session may hold of each kind whose number its programs choose: a quarter of what
+/// the process may open (RLIMIT_NOFILE), so that none takes them from the others.
+std::size_t descriptors_for_one_session();
 
 /// Somebody is about to open this file for writing without waiting (O_NONBLOCK): for a second has_writers()
 /// says that somebody can write to it, instead of taking a lease, which would make that open fail. Answers

@@ -1,6 +1,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -51,6 +52,63 @@ TEST_F(Sessions, TwoDoNotSeeEachOther) {
   EXPECT_ERRNO(EXDEV, ::link((outputs() / "mine").c_str(), (other.outputs() / "x").c_str()));
   EXPECT_ERRNO(EPERM, ::symlink((other.outputs() / "theirs").c_str(), (outputs() / "x").c_str()));
   EXPECT_NE(stat_of(outputs()).st_dev, stat_of(other.outputs()).st_dev);
+}
+
+/// A session takes a quarter of the descriptors that the process may have, of each kind.
+class OneOfManySessions : public MountedSession {
+ protected:
+  static constexpr rlim_t kMostInAll = 1000, kMostOfOne = kMostInAll / 4;
+  void SetUp() override {
+    MountedSession::SetUp();
+    ASSERT_OK(::getrlimit(RLIMIT_NOFILE, &usual_));
+  }
+  void TearDown() override {
+    ::setrlimit(RLIMIT_NOFILE, &usual_);
+    MountedSession::TearDown();
+  }
+  void limit_descriptors() const {
+    const rlimit few{kMostInAll, usual_.rlim_max};
+    ASSERT_OK(::setrlimit(RLIMIT_NOFILE, &few));
+  }
+  rlimit usual_{};
+};
+
+TEST_F(OneOfManySessions, TakesNotAllDescriptorsByFilesThatAreKnown) {
+  start_with([](fusefs::MountConfig& config) { config.file_handles = false; });
+  Session other("other");
+  limit_descriptors();
+  std::size_t made = 0;
+  while (made < kMostInAll && ::mknod((outputs() / std::to_string(made)).c_str(), S_IFREG | 0644, 0) == 0)
+    ++made;
+  EXPECT_EQ(errno, ENFILE);
+  EXPECT_LE(made, kMostOfOne);
+  EXPECT_GT(made, kMostOfOne / 2);
+  EXPECT_EQ(list(outputs()).size(), made);
+  write(other.outputs() / "file", "bytes");
+  EXPECT_EQ(read(other.outputs() / "file"), "bytes");
+  for (std::size_t i = 0; i < made; ++i) EXPECT_OK(::unlink((outputs() / std::to_string(i)).c_str()));
+  write(outputs() / "file", "bytes");
+}
+
+TEST_F(OneOfManySessions, TakesNotAllDescriptorsByFilesThatAreOpen) {
+  Session other("other");
+  limit_descriptors();
+  std::vector<FileDescriptor> files;
+  while (files.size() < kMostOfOne + 50) {
+    const auto path = outputs() / std::to_string(files.size());
+    FileDescriptor file(::open(path.c_str(), O_CREAT | O_RDWR, 0644));
+    if (!file) break;
+    files.push_back(std::move(file));
+  }
+  if (session().driver().statistics().passthrough) {
+    EXPECT_EQ(files.size(), kMostOfOne + 50);
+  } else {
+    EXPECT_EQ(errno, ENFILE);
+    EXPECT_EQ(files.size(), kMostOfOne);
+  }
+  write(other.outputs() / "file", "bytes");
+  files.pop_back();
+  write(outputs() / "file", "bytes");
 }
 
 TEST_F(Sessions, TheMountIsNamedAndRestricted) {
