@@ -173,7 +173,7 @@ Result<void> MountedSession::run() {
     return fail(Code::kInternal, "libfuse refused the device");
   }
   device.release();
-  notifier_.start(device_.get(), state_);
+  notifier_.start(device_.get(), config_.mount_point, state_);
   loop_ = std::make_unique<RequestLoop>(session_, channel_);
   if (!loop_->add_thread()) return fail(Code::kInternal, "no thread could be started for the mount");
   if (ready_.get_future().wait_for(kHandshakePatience) != std::future_status::ready)

@@ -30,9 +30,10 @@ std::vector<std::byte> inode_message(NodeId id, std::int64_t offset) {
 
 }  // namespace
 
-void Notifier::start(int device, const SessionState& state) {
+void Notifier::start(int device, const std::filesystem::path& mount_point, SessionState& state) {
   const std::lock_guard lock(mutex_);
   device_ = device;
+  mount_point_ = mount_point;
   state_ = &state;
 }
 
@@ -86,7 +87,7 @@ void Notifier::tell(std::vector<std::byte> notices) {
   if (notices.empty()) return;
   const auto line = take_line();
   if (!line) return;
-  line->tell(device_, notices);
+  if (!line->tell(device_, notices)) state_->set_untold();
   give_back(line);
 }
 
@@ -94,7 +95,7 @@ std::shared_ptr<Teller::Line> Notifier::take_line() {
   const std::lock_guard lock(mutex_);
   if (is_cut_) return nullptr;
   if (idle_lines_.empty()) {
-    lines_.push_back(Teller::Line::open());
+    lines_.push_back(Teller::Line::open(mount_point_));
     return lines_.back();
   }
   auto line = std::move(idle_lines_.back());

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -22,8 +23,8 @@ class Notifier final : public Invalidator {
  public:
   ~Notifier() override { stop(); }
 
-  /// `device` is borrowed.
-  void start(int device, const SessionState& state);
+  /// `device` is borrowed; it is that of the mount at this path.
+  void start(int device, const std::filesystem::path& mount_point, SessionState& state);
   /// Waits for nothing that is being told any more; what was not told yet is dropped.
   void cut();
   /// The same, and ends the thread. Nothing may be asked afterwards.
@@ -57,7 +58,8 @@ class Notifier final : public Invalidator {
   void give_back(std::shared_ptr<Teller::Line> line);
 
   int device_ = -1;
-  const SessionState* state_ = nullptr;
+  std::string mount_point_;
+  SessionState* state_ = nullptr;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Notice> queue_;

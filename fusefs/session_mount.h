@@ -143,8 +143,9 @@ class SessionMount {
   virtual MountStatistics statistics() const = 0;
 };
 
-/// Detaches every mount of type fuse.okcvm directly below `mount_root` that no live daemon serves and
-/// `is_ours` accepts, and removes its mount point. Returns the names detached ("okcvm-12ab34cd").
+/// Detaches every mount of type fuse.okcvm directly below `mount_root` that `is_ours` accepts and nobody
+/// serves, or whose daemon says nothing for a second, and removes its mount point. Returns the names detached
+/// ("okcvm-12ab34cd").
 std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_root,
                                              const std::function<bool(std::string_view name)>& is_ours);
 

@@ -21,11 +21,13 @@ namespace {
 constexpr int kPatienceMilliseconds = 1000;
 constexpr int kDead = 1;
 
-/// Whether every descriptor of the mount's device is closed: then any call on it answers ENOTCONN. Asked by a
-/// child process, for a mount whose daemon lives but hangs would keep whoever asks.
-bool is_dead(const char* mount_point) {
+enum class Service : std::uint8_t { kServed, kNone, kSilent };
+
+/// Once every descriptor of the mount's device is closed any call on it answers ENOTCONN. Asked by a child
+/// process, for a mount that answers nothing would keep whoever asks.
+Service service_of(const char* mount_point) {
   const pid_t child = ::fork();
-  if (child < 0) return false;
+  if (child < 0) return Service::kServed;
   if (child == 0) {
     struct statfs status;  // unlike stat(2), never answered from the kernel's caches
     const bool dead = ::statfs(mount_point, &status) != 0 && errno == ENOTCONN;
@@ -34,10 +36,15 @@ bool is_dead(const char* mount_point) {
   const FileDescriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   pollfd ended{handle.get(), POLLIN, 0};
   const bool answered = ::poll(&ended, 1, kPatienceMilliseconds) == 1;
-  if (!answered) ::kill(child, SIGKILL);
+  if (!answered) {
+    // What a dead daemon's notice waits for may wait for that daemon, and keeps its device open meanwhile.
+    ::kill(child, SIGKILL);
+    ::umount2(mount_point, MNT_FORCE | UMOUNT_NOFOLLOW);
+  }
   int status = 0;
-  const bool reaped = ::waitpid(child, &status, answered ? 0 : WNOHANG) == child;
-  return answered && reaped && WIFEXITED(status) && WEXITSTATUS(status) == kDead;
+  ::waitpid(child, &status, 0);
+  if (!answered) return Service::kSilent;
+  return WIFEXITED(status) && WEXITSTATUS(status) == kDead ? Service::kNone : Service::kServed;
 }
 
 }  // namespace
@@ -55,7 +62,10 @@ std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_
   }
   std::vector<std::string> detached;
   for (const auto& path : candidates) {
-    if (!is_dead(path.c_str()) || ::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) continue;
+    const Service service = service_of(path.c_str());
+    if (service == Service::kServed) continue;
+    const bool is_gone = ::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0;
+    if (!is_gone && service == Service::kNone) continue;
     ::rmdir(path.c_str());
     detached.push_back(path.filename());
   }

@@ -4,6 +4,7 @@
 #include <linux/fuse.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -12,7 +13,9 @@
 
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstring>
+#include <list>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -22,6 +25,7 @@ namespace okcvm::fusefs {
 namespace {
 
 int teller = -1;  // the socket to it; open as long as this process lives
+bool mounts_are_kept = false;
 
 template <typename Call>
 ssize_t again(Call call) {  // and again, while signals come between
@@ -74,16 +78,32 @@ class Message {
   msghdr head_{};
 };
 
-void serve_line(const FileDescriptor& line) {
-  std::vector<std::byte> bytes(Teller::kMost);
-  for (;;) {
-    const auto [size, device] = Message(bytes).receive(line.get());
-    if (size == 0 || !device) return;
-    write_notices(device.get(), std::span(bytes).first(size));
-    constexpr char kDone = 1;
-    if (::send(line.get(), &kDone, 1, MSG_NOSIGNAL) != 1) return;
+/// The other end of a Line.
+struct ServedLine {
+  FileDescriptor socket;
+  std::string mount_point;
+  std::atomic<bool> is_telling = false;
+
+  void serve() {
+    std::vector<std::byte> bytes(Teller::kMost);
+    for (;;) {
+      const auto [size, device] = Message(bytes).receive(socket.get());
+      if (size == 0 || !device) return;
+      is_telling = true;
+      write_notices(device.get(), std::span(bytes).first(size));
+      is_telling = false;
+      constexpr char kDone = 1;
+      if (::send(socket.get(), &kDone, 1, MSG_NOSIGNAL) != 1) return;
+    }
   }
-}
+
+  /// Of a mount without a daemon: the notice that is waiting keeps its device open, and whoever it waits for
+  /// waits for an answer. The mount stays, as those do of which nobody tells, and answers ENOTCONN.
+  void end_mount() const {
+    const FileDescriptor in_use(::open(mount_point.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (in_use) ::umount2(mount_point.c_str(), MNT_FORCE | UMOUNT_NOFOLLOW);
+  }
+};
 
 /// Keeps nothing but its socket, so that nobody waits for what is open here, and ends with the daemon alone.
 [[noreturn]] void serve(FileDescriptor socket) {
@@ -102,17 +122,32 @@ void serve_line(const FileDescriptor& line) {
     descriptors.rlim_cur = descriptors.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &descriptors);
   }
-  std::array<std::byte, 1> byte;
+  std::array<std::byte, PATH_MAX> path;
+  std::list<std::weak_ptr<ServedLine>> lines;
   for (;;) {
-    auto [size, line] = Message(byte).receive(kSocket);
-    if (size == 0) ::_exit(0);
-    if (!line) continue;
+    auto [size, end] = Message(path).receive(kSocket);
+    if (size == 0) break;
+    if (!end) continue;
+    auto line = std::make_shared<ServedLine>();
+    line->socket = std::move(end);
+    line->mount_point.assign(reinterpret_cast<const char*>(path.data()), size);
+    lines.remove_if([](const auto& other) { return other.expired(); });
+    lines.push_back(line);
     try {
-      std::thread([held = std::move(line)] { serve_line(held); }).detach();
+      std::thread([line = std::move(line)] { line->serve(); }).detach();
     } catch (const std::system_error&) {
       // No thread can be had: the line ends here, and who opened it writes by himself.
     }
   }
+  if (!mounts_are_kept)
+    for (const auto& line : lines)
+      if (const auto there = line.lock(); there && there->is_telling) there->end_mount();
+  ::_exit(0);
+}
+
+bool has_ended() {
+  char byte = 0;
+  return again([&] { return ::recv(teller, &byte, 1, MSG_PEEK | MSG_DONTWAIT); }) == 0;
 }
 
 }  // namespace
@@ -127,7 +162,8 @@ void write_notices(int device, std::span<const std::byte> notices) {
   }
 }
 
-Result<void> Teller::start() {
+Result<void> Teller::start(bool kept) {
+  mounts_are_kept = kept;
   auto [here, there] = socket_pair();
   if (!here) return fail_errno(errno, "the process that tells the kernel what to forget gets no sockets");
   const pid_t child = ::fork();
@@ -138,20 +174,27 @@ Result<void> Teller::start() {
   return {};
 }
 
-std::shared_ptr<Teller::Line> Teller::Line::open() {
+int Teller::ending() {
+  return teller;
+}
+
+std::shared_ptr<Teller::Line> Teller::Line::open(const std::string& mount_point) {
   auto [here, there] = teller < 0 ? std::pair<FileDescriptor, FileDescriptor>() : socket_pair();
-  std::array byte{std::byte{1}};
-  if (here && !Message(byte).send(teller, there.get())) here.reset();
+  std::vector<std::byte> path(mount_point.size());
+  std::memcpy(path.data(), mount_point.data(), path.size());
+  if (here && !Message(path).send(teller, there.get())) here.reset();
   return std::shared_ptr<Line>(new Line(std::move(here)));
 }
 
-void Teller::Line::tell(int device, std::span<std::byte> notices) const {
+bool Teller::Line::tell(int device, std::span<std::byte> notices) const {
   ssize_t answered = 0;
   char done = 0;
   if (socket_ && Message(notices).send(socket_.get(), device))
     answered = again([&] { return ::recv(socket_.get(), &done, 1, 0); });
-  // Told twice does no harm.
-  if (answered != 1 && !is_cut_) write_notices(device, notices);
+  if (answered == 1 || is_cut_) return true;
+  if (mounts_are_kept && has_ended()) return false;
+  write_notices(device, notices);  // told twice does no harm
+  return true;
 }
 
 void Teller::Line::cut() {

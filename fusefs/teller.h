@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
@@ -17,18 +18,23 @@ namespace okcvm::fusefs {
 class Teller final {
  public:
   /// Starts that process; it ends with the caller's. To be called once, before the program has a second
-  /// thread and what nobody else may keep open: the state directory's lock, sockets.
-  static Result<void> start();
+  /// thread and what nobody else may keep open: the state directory's lock, sockets. Where mounts are not
+  /// `kept` for a next daemon, those end then for which it still waits, as the others do by themselves.
+  static Result<void> start(bool kept);
+
+  /// Readable once that process has ended, though it should not have; to be borrowed, -1 where there is none.
+  /// Where mounts are kept nobody tells any more then, and the next daemon is needed, which tells everything.
+  static int ending();
 
   /// What one thread at a time tells it.
   class Line final {
    public:
-    /// Where there is no such process, as in tests, or it has no room, who tells waits for the kernel
-    /// himself.
-    static std::shared_ptr<Line> open();
+    /// For the mount at this path. Where there is no such process, as in tests, or it has no room, who tells
+    /// waits for the kernel himself.
+    static std::shared_ptr<Line> open(const std::string& mount_point);
     /// Writes these notices, each a whole message to the kernel, to `device`, and comes back when the kernel
-    /// has taken them, or once cut() was called. At most kMost bytes together.
-    void tell(int device, std::span<std::byte> notices) const;
+    /// has taken them, or once cut() was called. At most kMost bytes together. False: nobody tells any more.
+    [[nodiscard]] bool tell(int device, std::span<std::byte> notices) const;
     void cut();
 
    private:

@@ -162,44 +162,6 @@ TEST_F(DaemonSessions, OutliveADaemonThatIsKept) {
   EXPECT_FALSE(std::filesystem::exists(socket()));
 }
 
-/// The kernel locks a directory to forget a name in it, and whoever changes names there holds that lock until
-/// he has his answer. A daemon that waited for it itself could not be killed, and nobody would give that
-/// answer.
-TEST_F(DaemonSessions, OutliveKillsWhileTheKernelIsToldOfNames) {
-  start({"--keeper"});
-  create({{"id", "s1"}});
-  const auto outputs = mount("s1") / "outputs";
-  std::filesystem::create_directories(outputs / "b");
-  std::atomic<int> failed = 0;
-  std::vector<std::jthread> programs;
-  for (int i = 0; i < 2; ++i) {
-    const auto name = std::to_string(i);
-    std::filesystem::create_directory(outputs / name);
-    programs.emplace_back([&, name](const std::stop_token& stop) {
-      while (!stop.stop_requested())
-        failed += ::rename((outputs / name).c_str(), (outputs / "b" / name).c_str()) != 0 ||
-                  ::rename((outputs / "b" / name).c_str(), (outputs / name).c_str()) != 0;
-    });
-    programs.emplace_back([&, name](const std::stop_token& stop) {
-      const auto made = outputs / "b" / ("m" + name);
-      while (!stop.stop_requested()) failed += ::mkdir(made.c_str(), 0755) != 0 || ::rmdir(made.c_str()) != 0;
-    });
-  }
-  for (int round = 0; round < 12; ++round) {
-    const pid_t before = serving_pid();
-    if (round % 2)
-      signal(SIGHUP);
-    else
-      kill_daemon();
-    EXPECT_TRUE(
-        comes_true([&] { return ask("GET", "/v1/sessions/s1").status == 200 && serving_pid() != before; }));
-    EXPECT_EQ(ask("PUT", "/v1/sessions/s1/files/outputs/b/f", "bytes").status / 100, 2);
-    EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/files/outputs/b/f").status, 200);
-  }
-  programs.clear();
-  EXPECT_EQ(failed, 0);
-}
-
 TEST_F(DaemonSessions, AreUnmountedByAHangUpOnceTheKeeperIsGone) {
   start({"--keeper"});
   create({{"id", "s1"}});

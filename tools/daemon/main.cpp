@@ -8,6 +8,7 @@
 #include "tools/daemon/host/daemon.h"
 #include "tools/daemon/host/keeper.h"
 #include "tools/daemon/host/options.h"
+#include "tools/daemon/host/service_manager.h"
 
 namespace {
 
@@ -18,6 +19,7 @@ okcvm::daemon::Backends real_backends() {
   backends.detach_stale = okcvm::fusefs::detach_stale_mounts;
   backends.forget_mount = okcvm::fusefs::forget_mount;
   backends.open_store = okcvm::snapshots::Store::open;
+  backends.telling_ends = okcvm::fusefs::Teller::ending();
   return backends;
 }
 
@@ -35,7 +37,7 @@ int main(int argc, char** argv) {
   if (options->version) return std::cout << "okcvmd " << OKCVM_VERSION << "\n", 0;
   if (options->print_config) return print_config(*options, std::cout), 0;
   if (options->keeper) return run_keeper(argv);
-  if (auto started = okcvm::fusefs::Teller::start(); !started) {
+  if (auto started = okcvm::fusefs::Teller::start(ServiceManager().is_there()); !started) {
     std::cerr << "okcvmd: " << started.error().message << "\n";
     return 1;
   }

@@ -1,9 +1,11 @@
 #include "tools/daemon/host/daemon.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
@@ -120,7 +122,8 @@ void let_stop_signals_wait(int how) {
 /// The running daemon: timers and signals around the server.
 class Running {
  public:
-  Running(const Options& options, Sessions& sessions, EventHub& events, const ServiceManager& manager)
+  Running(const Options& options, Sessions& sessions, EventHub& events, const ServiceManager& manager,
+          int telling_ends)
       : options_(options),
         sessions_(sessions),
         manager_(manager),
@@ -136,13 +139,17 @@ class Running {
                  [this] { return server_.connections(); }},
         server_(io_, workers_, server_limits(options), make_router(service_)),
         signals_(io_, SIGTERM, SIGINT, SIGHUP),
+        teller_(io_),
         watch_(io_),
         save_(io_),
-        clean_(io_) {}
+        clean_(io_) {
+    if (const int teller = ::fcntl(telling_ends, F_DUPFD_CLOEXEC, 0); teller >= 0) teller_.assign(teller);
+  }
 
   /// Serves until a signal ends it. True: the mounts are to be left to the next daemon.
   Result<bool> serve(FileDescriptor control) {
     wait_for_signal();
+    if (teller_.is_open()) watch_teller();
     if (auto served = server_.serve(std::move(control)); !served) return fail(served.error());
     let_stop_signals_wait(SIG_UNBLOCK);
     if (const auto interval = manager_.watch_interval()) keep_watch(*interval);
@@ -185,6 +192,15 @@ class Running {
     });
   }
 
+  void watch_teller() {
+    teller_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
+      if (error) return;
+      log_error("the process that tells the kernel what to forget has ended{}",
+                manager_.is_there() ? ": the next daemon will have one" : "");
+      if (manager_.is_there()) std::raise(SIGHUP);
+    });
+  }
+
   void keep_watch(std::chrono::milliseconds interval) {
     manager_.keep_watch();
     watch_.expires_after(interval);
@@ -214,6 +230,7 @@ class Running {
   Service service_;
   Server server_;
   asio::signal_set signals_;
+  asio::posix::stream_descriptor teller_;
   asio::steady_timer watch_;
   asio::steady_timer save_;
   asio::steady_timer clean_;
@@ -242,13 +259,14 @@ Result<void> run(const Options& options, Backends backends) {
     };
     backends.forget_device = [&manager](const SessionId& id) { manager.forget_device(id.text()); };
   }
+  const int telling_ends = backends.telling_ends;
   EventHub events;
   Sessions sessions(sessions_config(options), std::move(backends), std::move(*registry), events);
   if (auto started = sessions.start(std::move(inherited.devices)); !started) return started;
 
   bool leave_mounts = false;
   {
-    Running running(options, sessions, events, manager);
+    Running running(options, sessions, events, manager, telling_ends);
     auto served = running.serve(std::move(control->socket));
     if (!served) return fail(served.error());
     leave_mounts = *served;

@@ -29,6 +29,9 @@ struct Backends {
   /// Whoever keeps a mount's descriptor across daemons; both may be called for any session at any time.
   std::function<void(const SessionId&, int device)> keep_device;
   std::function<void(const SessionId&)> forget_device;
+
+  /// Readable once nothing can be told to the kernel any more, and the next daemon is needed; -1: never.
+  int telling_ends = -1;
 };
 
 }  // namespace okcvm::daemon
