@@ -197,6 +197,7 @@ void on_readdir(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t offse
          gated(request,
                [=](Operations& fs) {
                  ListingReply reply(request, room);
+                 if (offset == 0) fs.kernel_lists(node(id));
                  const auto listed = fs.list(
                      node(id), offset, [&](const ListedName& row) { return reply.add(row); },
                      [&] { return reply.names_wanted(1); });
@@ -211,6 +212,7 @@ void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t o
          gated(request,
                [=](Operations& fs) {
                  ListingReply reply(request, room);
+                 if (offset == 0) fs.kernel_lists(node(id));
                  auto directory = fs.directories().open(node(id));
                  std::uint32_t names = 0;
                  const auto visit = [&](const ListedName& row) {

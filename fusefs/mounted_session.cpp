@@ -230,6 +230,12 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
   if (adopt)
     for (const NodeId id : {kMetadataNode, node_of(Zone::kSkills), kRootNode})
       session->notifier_.inode_now(id);
+  // Nobody knows any more when the listings that the kernel keeps of them were made.
+  if (adopt)
+    for (const Node& node : session->nodes_.descendants(kRootNode, [](const Node& known) {
+           return known.is_directory() && rule_of(known.zone).changes_underneath;
+         }))
+      session->notifier_.inode(node.id);
   if (adopt && session->state_.has_untold()) session->tell_everything();
   return session;
 }

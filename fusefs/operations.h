@@ -130,6 +130,8 @@ class Operations {
   /// The same for the kernel, which may still have the link where it stood before a rename: ESTALE has it
   /// look again.
   Result<std::string> read_link_of_kernel(NodeId id);
+  /// It begins to list a directory now, and will keep that.
+  void kernel_lists(NodeId id);
   /// Visits the names from `offset` on until `visit` answers false or no more are `wanted`.
   Result<void> list(
       NodeId id, off_t offset, const ListVisitor& visit,
@@ -165,6 +167,8 @@ class Operations {
   void names_went() EXCLUDES(going_mutex_);
   /// The same of one node, with the status that it has.
   void name_may_go(NodeId id, const struct stat& status) EXCLUDES(going_mutex_);
+  /// Makes a zone's directory, if it is not there yet, before anything in it has a name.
+  Result<void> make_zone(Zone zone);
   /// Puts a finished file, made by the control socket elsewhere in the same file system, under a name.
   Result<void> put(int from_directory, const char* from_name, NodeId parent, const char* name,
                    unsigned flags);
@@ -246,6 +250,8 @@ class Operations {
   Result<Entry> look_up(NodeId parent, const char* name, bool is_locked);
   Result<struct stat> status_of(const Node& node);
   Result<Entry> current_entry(const Node& node);
+  /// The kernel has it give way if the host changed the directory since, as its status tells.
+  void drop_outdated_listing(const Node& node, const struct stat& status);
   /// Of an inode that is gone and that names_went() is still to forget.
   std::optional<struct stat> going_status(NodeId id) const EXCLUDES(going_mutex_);
   Result<void> list_virtual(NodeId id, off_t offset, const ListVisitor& visit);

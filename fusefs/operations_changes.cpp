@@ -43,7 +43,16 @@ Result<Operations::Place> Operations::place_for_change(NodeId parent, const char
   auto node = nodes_.find(parent);
   if (!node) return fail(node.error());
   if (const int error = rule_of(node->zone).write_error) return deny(operation, parent, name, error);
+  // What gets a name here is recorded with that.
+  if (*name == '\0' && is_zone_directory(parent))
+    if (auto made = make_zone(node->zone); !made) return fail(made.error());
   return directories_.open_for_change(parent);
+}
+
+Result<void> Operations::make_zone(Zone zone) {
+  if (!workspace_.has_made(zone))
+    if (const auto node = nodes_.find(node_of(zone))) record(*node, ChangeKind::kAttributes);
+  return workspace_.materialize(zone);
 }
 
 void Operations::attributes_changed(NodeId id) {

@@ -185,7 +185,7 @@ Result<std::pair<Entry, Opened>> Operations::open_new(const Request& request, En
     forget(entry.id, 1);
     return fail(opened.error());
   }
-  if ((flags & O_ACCMODE) == O_RDWR) entry.attributes_seconds = 0;
+  if ((flags & O_ACCMODE) == O_RDWR && opened->backing_id) entry.attributes_seconds = 0;
   return std::pair{entry, std::move(*opened)};
 }
 
@@ -245,6 +245,10 @@ void Operations::release(FileId id) {
   const auto file = state_.remove_file(id);
   if (!file) return;
   const OpenState left = backings_.closed(file->node, file->flags);
+  if ((file->flags & O_NONBLOCK) && wants_to_write(file->flags) && !left.writers)
+    if (const auto node = nodes_.find(file->node))
+      if (const auto volume = workspace_.volume(node->key.volume))
+        expect_no_hasty_writer(volume->device(), node->key.inode);
   if (wants_to_write(file->flags) && left.opens && !left.writers && !left.backing_id)
     hold_for_reading(file->node);
   if (left.dead && !left.opens)
@@ -335,7 +339,8 @@ Result<void> Operations::sync(NodeId id, bool data_only) {
     return {};
   }
   if (id == kMetadataNode) return {};
-  auto file = data_file(*node, false);
+  auto file = Result<std::shared_ptr<FileDescriptor>>(backings_.attribute_file(id));
+  if (!*file) file = data_file(*node, false);
   if (!file) return fail(file.error());
   if ((data_only ? ::fdatasync((*file)->get()) : ::fsync((*file)->get())) != 0) return fail_errno(errno);
   return {};

@@ -65,9 +65,9 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
   // What is done to a file under one name changes its attributes under the others.
   const bool has_one_name = status.st_nlink == 1 || S_ISDIR(status.st_mode);
   const auto [open, may_be_kept] = nodes_.told(node.id, has_one_name);
-  // Stores through a shared mapping change the times of a file without a word to us or to the kernel's own
-  // idea of it; writes by call do not.
-  if (open.mappers || open.may_be_mapped || !may_be_kept) entry.attributes_seconds = 0;
+  // Stores through a shared mapping of what is passed through change the times of a file without a word to
+  // us or to the kernel's own idea of it; other writes do not.
+  if ((open.mappers && open.backing_id) || open.may_be_mapped || !may_be_kept) entry.attributes_seconds = 0;
   if (!open.mappers && open.may_be_mapped)
     if (const auto settled = settled_status(node)) return entry_of(node, *settled);
   return entry;
@@ -207,6 +207,7 @@ Result<Entry> Operations::look_up_in(const Directory& directory, const char* nam
   if (!reference || !reference->made) volume->unpin(status.st_ino);
   if (!reference) return fail(reference.error());
   node.id = reference->id;
+  if (shared) drop_outdated_listing(node, status);
   return entry_of(node, status);
 }
 
@@ -302,6 +303,15 @@ Result<std::string> Operations::read_link_of_kernel(NodeId id) {
 // -- Listings
 // -------------------------------------------------------------------------------------------------
 
+void Operations::kernel_lists(NodeId id) {
+  const auto node = nodes_.find(id);
+  if (!node || !rule_of(node->zone).changes_underneath) return;
+  const auto directory = directories_.open(id);
+  struct stat status {};
+  if (!directory || ::fstat((*directory)->file.get(), &status) != 0) return;
+  if (const auto forgotten = listings_.listed_at(id, status.st_ctim)) kernel_.inode(*forgotten);
+}
+
 Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
                               const ListingAppetite& wanted) {
   if (id == kRootNode || id == node_of(Zone::kSkills)) return list_virtual(id, offset, visit);
@@ -309,10 +319,6 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
   if (!directory && directory.error().errno_value == ENOENT)
     return is_zone_directory(id) ? list_virtual(id, offset, visit) : Result<void>();  // removed: empty
   if (!directory) return fail(directory.error());
-  struct stat before {};
-  if (offset == 0 && rule_of((*directory)->zone).changes_underneath &&
-      ::fstat((*directory)->file.get(), &before) == 0)
-    if (const auto forgotten = listings_.listed_at(id, before.st_ctim)) kernel_.inode(*forgotten);
   auto listing = offset ? listings_.take(id) : listings_.begin(id);
   if (!listing.file)
     listing.file =

@@ -266,7 +266,7 @@ Result<void> PathFiles::make_directories(const Caller& caller, const RelPath& pa
   std::vector<Placed> made;
   Result<void> result;
   {
-    Gate::Pass pass(gate_);
+    const Gate::Closing alone(gate_);  // as the kernel's locks make its own changes of names
     auto found = walk_making(caller, path, mode, made);
     if (!found)
       result = fail(found.error());

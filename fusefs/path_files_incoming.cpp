@@ -76,7 +76,7 @@ Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, co
                 path.text());
   if (zone == Zone::kWorkdir && !workspace_.has_workdir())
     return fail(Code::kNotFound, "no workdir is bound");
-  if (auto ready = workspace_.materialize(zone); !ready) return explained(ready.error(), path);
+  if (auto ready = operations_.make_zone(zone); !ready) return explained(ready.error(), path);
   // Beside the zones of the workspace, where the mount does not show it; in a workdir there is no such place.
   auto folder = zone == Zone::kWorkdir ? workspace_.open_zone(zone) : workspace_.open_folder();
   if (!folder) return explained(folder.error(), path);
@@ -163,7 +163,8 @@ Result<RelPath> PathFiles::publish(Incoming& incoming) {
       if (auto allowed = judge(incoming.check, incoming.caller, incoming.path, exists ? &*existing : nullptr);
           !allowed)
         return fail(allowed.error());
-    if (exists && S_ISREG(existing->attributes.st_mode)) incoming.replaced = existing->attributes;
+    if (exists && S_ISREG(existing->attributes.st_mode) && incoming.if_exists == IfExists::kReplace)
+      incoming.replaced = existing->attributes;
     const unsigned flags = incoming.if_exists == IfExists::kReplace ? 0 : RENAME_NOREPLACE;
     auto done = put(incoming, *parent, name, flags);
     for (int number = 1; !done && done.error().errno_value == EEXIST &&

@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <climits>
 #include <cstdio>
 #include <memory>
 
@@ -29,9 +31,11 @@ Service service_of(const char* mount_point) {
   const pid_t child = ::fork();
   if (child < 0) return Service::kServed;
   if (child == 0) {
-    struct statfs status;  // unlike stat(2), never answered from the kernel's caches
-    const bool dead = ::statfs(mount_point, &status) != 0 && errno == ENOTCONN;
-    ::_exit(dead ? kDead : 0);
+    ::syscall(SYS_close_range, 0, ~0u, 0);  // devices of other mounts that are to end
+    struct statfs status;                   // unlike stat(2), never answered from the kernel's caches
+    const bool failed = ::statfs(mount_point, &status) != 0;
+    // A question that was asked before the end is answered by ECONNABORTED.
+    ::_exit(failed && (errno == ENOTCONN || errno == ECONNABORTED) ? kDead : 0);
   }
   const FileDescriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   pollfd ended{handle.get(), POLLIN, 0};
@@ -54,9 +58,11 @@ std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_
   const std::unique_ptr<FILE, int (*)(FILE*)> mounts(::setmntent("/proc/self/mounts", "re"), ::endmntent);
   if (!mounts) return {};
   std::vector<std::filesystem::path> candidates;
-  while (const mntent* row = ::getmntent(mounts.get())) {
-    const std::filesystem::path path(row->mnt_dir);
-    if (std::string_view(row->mnt_type) == kFileSystemType && path.parent_path() == mount_root &&
+  mntent row{};
+  std::array<char, 4 * PATH_MAX> text;  // of a row
+  while (::getmntent_r(mounts.get(), &row, text.data(), text.size())) {
+    const std::filesystem::path path(row.mnt_dir);
+    if (std::string_view(row.mnt_type) == kFileSystemType && path.parent_path() == mount_root &&
         is_ours(path.filename().string()))
       candidates.push_back(path);
   }

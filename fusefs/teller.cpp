@@ -112,9 +112,11 @@ struct ServedLine {
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   constexpr int kSocket = 3;
+  const int moved = ::fcntl(socket.get(), F_DUPFD_CLOEXEC, kSocket);
   const int nothing = ::open("/dev/null", O_RDWR);
   for (int standard = 0; standard < kSocket; ++standard) ::dup2(nothing, standard);
-  if (socket.get() != kSocket) ::dup2(socket.release(), kSocket);
+  if (moved != kSocket) ::dup2(moved, kSocket);
+  socket.release();
   ::syscall(SYS_close_range, kSocket + 1, ~0u, 0);
   if (::chdir("/") != 0) ::_exit(1);
   rlimit descriptors{};  // two for each line

@@ -72,8 +72,7 @@ bool Workspace::is_materialized() const {
 }
 
 Result<void> Workspace::materialize(Zone zone) {
-  const unsigned bit = 1u << static_cast<unsigned>(zone);
-  if (zone == Zone::kWorkdir || (materialized_.load() & bit)) return {};
+  if (zone == Zone::kWorkdir || has_made(zone)) return {};
   return as_daemon([&] { return make_folders(zone); });
 }
 

@@ -35,6 +35,8 @@ class Workspace {
   bool is_materialized() const;
   /// Makes the folders of a zone; concurrent first writers make them once.
   Result<void> materialize(Zone zone) EXCLUDES(mutex_);
+  /// Whether it did so, or found it done.
+  bool has_made(Zone zone) const { return materialized_.load() & (1u << static_cast<unsigned>(zone)); }
   /// A zone's own directory, O_RDONLY; ENOENT before the first write.
   Result<FileDescriptor> open_zone(Zone zone) const;
   /// The backing folder itself, O_RDONLY; ENOENT before the first write.

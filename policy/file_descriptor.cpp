@@ -4,11 +4,11 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <tuple>
+#include <map>
+#include <utility>
 
 #include "policy/thread_annotations.h"
 
@@ -20,17 +20,15 @@ constexpr std::chrono::seconds kHaste{1};  // within that a process opens what i
 
 /// Held while a lease is.
 Mutex leasing;
-/// Until when one is expected, by device and inode; files that fall together are taken for each other.
-std::array<Clock::time_point, 4096> hasty_until GUARDED_BY(leasing);
-
-std::size_t place_of(dev_t device, ino_t inode) {
-  return (inode ^ (device * 0x9e3779b97f4a7c15)) % std::tuple_size_v<decltype(hasty_until)>;
-}
+/// Until when one is expected, by device and inode.
+std::map<std::pair<dev_t, ino_t>, Clock::time_point> hasty_until GUARDED_BY(leasing);
+Clock::time_point last_clearing GUARDED_BY(leasing);
 
 bool expects_hasty_writer(int fd) REQUIRES(leasing) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) return true;
-  return Clock::now() <= hasty_until[place_of(status.st_dev, status.st_ino)];
+  const auto found = hasty_until.find({status.st_dev, status.st_ino});
+  return found != hasty_until.end() && Clock::now() <= found->second;
 }
 
 }  // namespace
@@ -43,7 +41,17 @@ std::size_t descriptors_for_one_session() {
 
 void expect_hasty_writer(dev_t device, ino_t inode) {
   const MutexLock lock(leasing);
-  hasty_until[place_of(device, inode)] = Clock::now() + kHaste;
+  const auto now = Clock::now();
+  if (now - last_clearing > kHaste) {
+    std::erase_if(hasty_until, [now](const auto& entry) { return entry.second < now; });
+    last_clearing = now;
+  }
+  hasty_until[{device, inode}] = now + kHaste;
+}
+
+void expect_no_hasty_writer(dev_t device, ino_t inode) {
+  const MutexLock lock(leasing);
+  hasty_until.erase({device, inode});
 }
 
 /// Should someone open the file for writing in the instant that we hold the lease, the kernel signals us:

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <thread>
 
 #include "tests/support/mounted_session.h"
@@ -19,16 +20,18 @@ class Workdir : public MountedSession {
   void SetUp() override {
     MountedSession::SetUp();
     if (IsSkipped()) return;
-    start_with([&](fusefs::MountConfig& config) {
-      config.workdir = open_file(host_.path(), O_RDONLY | O_DIRECTORY);
-    });
+    start_with(bind_);
   }
+  void hand_over() { session().hand_over(bind_); }
 
   std::filesystem::path host() const { return host_.path(); }
   std::filesystem::path workdir() const { return mount() / "workdir"; }
 
  private:
   ScratchDirectory host_{"workdir"};
+  const Session::Adjust bind_ = [this](fusefs::MountConfig& config) {
+    config.workdir = open_file(host_.path(), O_RDONLY | O_DIRECTORY);
+  };
 };
 
 TEST_F(Workdir, WhatIsAppendedComesAfterWhatTheHostAppended) {
@@ -93,6 +96,27 @@ TEST_F(Workdir, AListingIsNewThoughTheHostSetTheTimeBack) {
   while (list(ours) != std::vector<std::string>{"b"} && std::chrono::steady_clock::now() < deadline)
     std::this_thread::yield();  // attributes are believed for a second
   EXPECT_EQ(list(ours), std::vector<std::string>{"b"});
+}
+
+/// Where its directory is looked up anew, and where another daemon has listed it.
+TEST_F(Workdir, AListingOfLongAgoIsNewThoughTheHostSetTheTimeBack) {
+  constexpr std::chrono::milliseconds kLongAgo{1100};  // attributes and names are believed for a second
+  const auto ours = workdir() / "d";
+  const auto hosts = host() / "d";
+  std::filesystem::create_directory(hosts);
+  write(hosts / "0", "");
+  EXPECT_EQ(list(ours), std::vector<std::string>{"0"});
+  for (const bool is_taken_over : {false, true}) {
+    const std::string name = is_taken_over ? "2" : "1";
+    const auto before = stat_of(hosts);
+    for (const auto& old : list(hosts)) std::filesystem::remove(hosts / old);
+    write(hosts / name, "");
+    const timespec times[] = {before.st_atim, before.st_mtim};
+    EXPECT_OK(::utimensat(AT_FDCWD, hosts.c_str(), times, 0));
+    if (is_taken_over) hand_over();
+    std::this_thread::sleep_for(kLongAgo);
+    EXPECT_EQ(list(ours), std::vector<std::string>{name});
+  }
 }
 
 TEST_F(Workdir, AProgramThatTheHostRunsIsBusy) {

@@ -331,6 +331,24 @@ TEST_F(DaemonFiles, ArriveAsUploads) {
   EXPECT_EQ(ask("POST", "/v1/sessions/s1/uploads", "x").code(), "invalid_request");
 }
 
+TEST_F(DaemonFiles, ThatAreUploadedBesideOthersAreNotGivenToTheirOwners) {
+  const auto path_of = [&](const HttpAnswer& answer) {
+    return mount("s1") / answer.json()["path"].get<std::string>();
+  };
+  const auto first = path_of(ask("POST", "/v1/sessions/s1/uploads?name=x.sh", "1"));
+  struct stat wanted {
+  }, other{};
+  ASSERT_EQ(::stat(first.c_str(), &wanted), 0);
+  ASSERT_EQ(::chown(first.c_str(), 1234, 1235), 0);
+  ASSERT_EQ(::chmod(first.c_str(), 0777), 0);
+  const auto second = path_of(ask("POST", "/v1/sessions/s1/uploads?name=x.sh", "2"));
+  ASSERT_NE(second, first);
+  ASSERT_EQ(::stat(second.c_str(), &other), 0);
+  EXPECT_EQ(other.st_uid, wanted.st_uid);
+  EXPECT_EQ(other.st_gid, wanted.st_gid);
+  EXPECT_EQ(other.st_mode, wanted.st_mode);
+}
+
 TEST_F(DaemonFiles, AreResolvedByThreeConventions) {
   put("outputs/d/f", "x");
   std::filesystem::create_symlink("d/f", mount("s1") / "outputs/link");

@@ -1,5 +1,7 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/tools/daemon_fixture.h"
 
@@ -168,6 +170,30 @@ TEST_F(DaemonSnapshots, OfAForkCostWhatChangedInIt) {
   EXPECT_EQ(taken["stats"]["files"], 50);
   EXPECT_EQ(ask("GET", "/v1/sessions/copy/verify").json()["total"], 0);
   EXPECT_EQ(ask("GET", "/v1/sessions/copy/snapshots/" + taken["id"].get<std::string>()).json()["total"], 1);
+}
+
+TEST_F(DaemonSnapshots, OfAForkNameNothingThatWasLeftOutOfIt) {
+  write(file(), "one");
+  ASSERT_EQ(::mkfifo((mount("s1") / "outputs/fifo").c_str(), 0600), 0);
+  ASSERT_EQ(post("snapshots").json()["left_out_total"], 1);
+  ASSERT_EQ(post("fork", {{"id", "copy"}}).status, 201);
+  write(mount("copy") / "outputs/f", "other");
+  const auto taken = ask("POST", "/v1/sessions/copy/snapshots").json();
+  EXPECT_EQ(taken["left_out_total"], 0);
+  EXPECT_EQ(taken["stats"]["rescanned"], false);
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy/verify").json()["total"], 0);
+}
+
+TEST_F(DaemonSnapshots, HoldAZoneThatAFileWithoutANameBroughtIntoBeing) {
+  write(mount("s1") / "uploads/f", "one");
+  ASSERT_EQ(post("snapshots").status, 201);
+  if (const int file = ::open((mount("s1") / "outputs").c_str(), O_TMPFILE | O_RDWR, 0600); file >= 0)
+    ::close(file);
+  else
+    GTEST_SKIP() << "the file system has no files without names";
+  write(mount("s1") / "uploads/f", "two");
+  ASSERT_EQ(post("snapshots").status, 201);
+  EXPECT_EQ(get("verify")["total"], 0);
 }
 
 TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {

@@ -171,7 +171,7 @@ FakeDaemon::Answer sessions_named(const std::vector<std::string>& ids) {
 
 TEST_F(SessionVerbs, DeleteFindsTheWholeIdFirst) {
   daemon_answers(sessions_named({"12ab34cd"}));
-  EXPECT_EQ(okcvm("delete 12").out, "deleted 12ab34cd\n");
+  EXPECT_EQ(okcvm("delete 12ab").out, "deleted 12ab34cd\n");
   EXPECT_EQ(daemon_->last().target, "/v1/sessions/12ab34cd");
 }
 
@@ -191,6 +191,15 @@ TEST_F(SessionVerbs, DeleteGivenTwiceDeletesNoSessionOfALongerName) {
   const auto ran = okcvm("delete job-1");
   EXPECT_EQ(ran.status, 0);
   EXPECT_EQ(ran.out, "there is no session job-1: nothing to do (to delete job-10, name it in full)\n");
+}
+
+TEST_F(SessionVerbs, DeleteGivenTwiceDeletesNoSessionWhoseIdWasMadeUp) {
+  daemon_answers([answer = sessions_named({"2dee2d40"})](const SeenRequest& request) {
+    return request.method == "DELETE" ? reply(200, R"({"id":"2","deleted":false})") : answer(request);
+  });
+  EXPECT_EQ(okcvm("delete 2").out,
+            "there is no session 2: nothing to do (to delete 2dee2d40, name it in full)\n");
+  EXPECT_EQ(daemon_->last().target, "/v1/sessions/2");
 }
 
 TEST_F(SessionVerbs, DeleteOfAnAmbiguousPrefixDeletesNothing) {

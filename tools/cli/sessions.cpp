@@ -239,16 +239,19 @@ Outcome<void> reset(Context& context) {
 }
 
 /// The daemon deletes by whole id only, so that no slip deletes another session. A prefix is looked up first,
-/// but stands only for an id that was made up (8 hex digits): "job-1" given twice must not delete "job-10".
+/// but stands only for an id that was made up (8 hex digits), and with half of it: "job-1" given twice must
+/// not delete "job-10", nor "2" a session that nobody named.
 Outcome<void> remove(Context& context) {
+  constexpr std::size_t kMadeUp = 8, kEnough = 4;
   std::string id = context.args().argument("ID");
   const auto found = context.get(context.session());
   if (!found && found.error().code != "not_found") return tl::unexpected(found.error());
   std::string longer;
   if (found) {
     const auto whole = text_in(*found, "id");
-    const bool is_made_up = whole.size() == 8 && whole.find_first_not_of("0123456789abcdef") == whole.npos;
-    (is_made_up || whole == id ? id : longer) = whole;
+    const bool is_made_up =
+        whole.size() == kMadeUp && whole.find_first_not_of("0123456789abcdef") == whole.npos;
+    ((is_made_up && id.size() >= kEnough) || whole == id ? id : longer) = whole;
   }
 
   Request request;

@@ -97,7 +97,7 @@ std::vector<Verb> session_verbs() {
       {"delete",
        group,
        "Delete a session with its files and snapshots",
-       "Deleting what is not there is no error. A prefix stands for an id of 8 hex digits only; any other is "
+       "Deleting what is not there is no error. Half of an id of 8 hex digits may stand for it; any other is "
        "named in "
        "full.",
        {kId},

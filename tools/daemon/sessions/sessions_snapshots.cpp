@@ -149,6 +149,8 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
     auto copied = (*store)->fork(from, store_config(record), progress);
     if (!copied) return copied;
     if (auto attached = attach(session); !attached) return fail(attached.error());
+    // What was left out of the snapshot is not there.
+    if (const auto mount = session.mount()) mount->mark_changed(copied->left_out);
     record.state = SessionState::kMounted;
     if (auto saved = save(session, record); !saved) return fail(saved.error());
     return copied;
