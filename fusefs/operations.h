@@ -22,6 +22,7 @@
 #include "fusefs/orphans.h"
 #include "fusefs/removed_inodes.h"
 #include "fusefs/session_state.h"
+#include "fusefs/steady_attributes.h"
 #include "fusefs/types.h"
 #include "fusefs/workspace.h"
 #include "policy/error.h"
@@ -362,6 +363,7 @@ class Operations {
   Listings listings_;
   Orphans orphans_;
   AccessOrder access_order_;
+  SteadyAttributes steady_attributes_;
   DeeperMoves deeper_moves_;
   // Passed while a change is noted under its path, or an inode where it was found; closed while names move:
   // what is noted after a rename was noted must be named as it is after that.

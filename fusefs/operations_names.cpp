@@ -20,6 +20,7 @@ namespace {
 // may believe what it was told. Where the host can change files too, it asks again twice a second.
 constexpr double kManagedSeconds = 24 * 3600;
 constexpr double kSharedSeconds = 0.4;
+constexpr double kMomentSeconds = 0.001;  // one tick of the kernel's clock, which tells times no finer
 
 // Inode numbers of directories that have no backing file, or not always the same one; and where the volume's
 // number goes, so that files of different file systems never look like links to one file.
@@ -67,7 +68,11 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
   const auto [open, may_be_kept] = nodes_.told(node.id, has_one_name);
   // Stores through a shared mapping of what is passed through change the times of a file without a word to
   // us or to the kernel's own idea of it; other writes do not.
-  if ((open.mappers && open.backing_id) || open.may_be_mapped || !may_be_kept) entry.attributes_seconds = 0;
+  const bool changes_unseen = (open.mappers && open.backing_id) || open.may_be_mapped;
+  if (!may_be_kept)
+    entry.attributes_seconds = 0;
+  else if (changes_unseen)
+    entry.attributes_seconds = steady_attributes_.are_steady(node.id, status) ? kMomentSeconds : 0;
   if (!open.mappers && open.may_be_mapped)
     if (const auto settled = settled_status(node)) return entry_of(node, *settled);
   return entry;

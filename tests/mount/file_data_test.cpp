@@ -113,6 +113,30 @@ TEST_F(FileData, HolesAreFoundWhereTheBackingHasThem) {
   });
 }
 
+TEST_F(FileData, WhatWasStoredThroughAMappingIsNoHole) {
+  constexpr std::size_t kSize = 4 << 20, kAt = 1 << 20;
+  const auto file = open_file(outputs() / "f", O_CREAT | O_RDWR);
+  ASSERT_OK(::ftruncate(file.get(), kSize));
+  const Mapping mapping(file, kSize, PROT_READ | PROT_WRITE, MAP_SHARED);
+  mapping.put(kAt, "stored");
+  EXPECT_EQ(::lseek(file.get(), 0, SEEK_DATA), static_cast<off_t>(kAt));
+  EXPECT_EQ(::lseek(file.get(), kAt, SEEK_HOLE), static_cast<off_t>(kAt + 4096));
+  mapping.put(kAt + 4096, "more");
+  EXPECT_EQ(::lseek(file.get(), kAt, SEEK_HOLE), static_cast<off_t>(kAt + 8192));
+  EXPECT_EQ(read(open_file(outputs() / "f", O_RDONLY)).substr(kAt, 6), "stored");
+}
+
+/// As databases do before each query, and the kernel would otherwise ask us each time.
+TEST_F(FileData, TheSizeOfAFileOpenForWritingIsNotAskedForEachTime) {
+  const auto file = open_file(outputs() / "f", O_CREAT | O_RDWR);
+  write_all(file, "bytes");
+  const auto before = count_of("GETATTR");
+  for (int i = 0; i < 2000; ++i) EXPECT_EQ(::lseek(file.get(), 0, SEEK_END), 5);
+  EXPECT_LT(count_of("GETATTR") - before, 1000u);
+  EXPECT_OK(::pwrite(file.get(), "+", 1, 5));
+  EXPECT_EQ(::lseek(file.get(), 0, SEEK_END), 6);
+}
+
 TEST_F(FileData, RangesAreCopiedWithinAndBetweenFiles) {
   expect_as_native([](const fs::path& here, std::ostream& log) {
     const auto from = open_file(here / "from", O_CREAT | O_RDWR);
