@@ -8,6 +8,7 @@
 namespace okcvm::fusefs {
 namespace {
 
+constexpr std::chrono::seconds kPatience{2};
 constexpr std::uint32_t kKnowsExpiry = 38;  // FUSE 7.38: FUSE_EXPIRE_ONLY
 
 template <typename Body>
@@ -42,6 +43,7 @@ void Notifier::push(Notice notice) {
   if (is_cut_ || device_ < 0) return;
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   queue_.push_back(std::move(notice));
+  ++pushed_;
   changed_.notify_all();
 }
 
@@ -51,6 +53,7 @@ void Notifier::run() {
     changed_.wait(lock, [this] { return is_cut_ || !queue_.empty(); });
     if (is_cut_) return;
     std::vector<std::byte> messages;
+    std::uint64_t count = 0;
     std::function<void()> then;
     while (!queue_.empty() && !then) {
       const auto bytes = message_of(queue_.front());
@@ -58,13 +61,13 @@ void Notifier::run() {
       messages.insert(messages.end(), bytes.begin(), bytes.end());
       then = std::move(queue_.front().then);
       queue_.pop_front();
+      ++count;
     }
-    busy_ = true;
     lock.unlock();
     tell(std::move(messages));
     if (then) then();
     lock.lock();
-    busy_ = false;
+    told_ += count;
     changed_.notify_all();
   }
 }
@@ -118,12 +121,17 @@ void Notifier::attributes_now(NodeId id) {
 
 void Notifier::drain() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return is_cut_ || (queue_.empty() && !busy_); });
+  const auto is_told = [this, last = pushed_] { return is_cut_ || told_ >= last; };
+  for (auto seen = told_; !changed_.wait_for(lock, kPatience, is_told); seen = told_) {
+    if (told_ != seen) continue;
+    state_->set_untold();
+    return;
+  }
 }
 
 bool Notifier::drain_for(std::chrono::milliseconds time) {
   std::unique_lock lock(mutex_);
-  const auto is_told = [this] { return queue_.empty() && !busy_; };
+  const auto is_told = [this, last = pushed_] { return told_ >= last; };
   changed_.wait_for(lock, time, [&] { return is_cut_ || is_told(); });
   return is_told();
 }

@@ -38,8 +38,11 @@ class Notifier final : public Invalidator {
   void after_changes_in(NodeId directory, std::function<void()> then) override {
     push({directory, {}, false, std::move(then)});
   }
+  /// Waits until everything asked for before was told, but not for a program that keeps a directory locked:
+  /// where nothing could be told for a while the rest is told when it can be, at the latest by the next
+  /// daemon.
   void drain() override;
-  /// Whether everything asked for before was told in this time.
+  /// Whether that was so in this time.
   bool drain_for(std::chrono::milliseconds time);
 
  private:
@@ -63,7 +66,7 @@ class Notifier final : public Invalidator {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Notice> queue_;
-  bool busy_ = false;
+  std::uint64_t pushed_ = 0, told_ = 0;  // so many
   bool is_cut_ = false;
   std::vector<std::shared_ptr<Teller::Line>> lines_;       // all of them
   std::vector<std::shared_ptr<Teller::Line>> idle_lines_;  // of which nobody tells just now

@@ -1,4 +1,10 @@
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -10,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "policy/file_descriptor.h"
 #include "tests/tools/daemon_fixture.h"
 
 namespace okcvm::test {
@@ -105,6 +112,60 @@ TEST_F(DaemonNotices, AreToldByTheNextDaemonWhereNobodyTellsThemAnyMore) {
   file << "bytes" << std::flush;
   EXPECT_TRUE(file.good());
   EXPECT_NE(log().find("tells the kernel what to forget has ended"), std::string::npos);
+}
+
+/// A program that keeps a directory locked, as long as it lives: it lists it into memory whose first use is
+/// for it to answer (userfaultfd(2)).
+class SlowReader {
+ public:
+  explicit SlowReader(const std::filesystem::path& directory)
+      : faults_(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC))),
+        page_(::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    uffdio_api api{UFFD_API, 0, 0};
+    uffdio_register watched{
+        {reinterpret_cast<std::uintptr_t>(page_), kSize}, UFFDIO_REGISTER_MODE_MISSING, 0};
+    if (::ioctl(faults_.get(), UFFDIO_API, &api) != 0 ||
+        ::ioctl(faults_.get(), UFFDIO_REGISTER, &watched) != 0)
+      return;
+    FileDescriptor open(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    reader_ =
+        std::jthread([this, open = std::move(open)] { ::syscall(SYS_getdents64, open.get(), page_, kSize); });
+    pollfd fault{faults_.get(), POLLIN, 0};
+    is_holding_ = ::poll(&fault, 1, 10'000) == 1;
+  }
+  ~SlowReader() {
+    uffdio_zeropage answer{{reinterpret_cast<std::uintptr_t>(page_), kSize}, 0, 0};
+    if (is_holding_) ::ioctl(faults_.get(), UFFDIO_ZEROPAGE, &answer);
+    if (reader_.joinable()) reader_.join();
+    ::munmap(page_, kSize);
+  }
+  bool is_holding() const { return is_holding_; }
+
+ private:
+  static constexpr std::size_t kSize = 4096;
+  FileDescriptor faults_;
+  void* page_;
+  bool is_holding_ = false;
+  std::jthread reader_;
+};
+
+TEST_F(DaemonNotices, ThatAProgramHoldsUpHoldNobodyElseUp) {
+  start({"--keeper"});
+  make_session();
+  create({{"id", "s2"}});
+  write(outputs() / "b/f", "before");
+  const SlowReader reader(outputs() / "b");
+  if (!reader.is_holding()) GTEST_SKIP() << "there is no userfaultfd(2)";
+  EXPECT_EQ(ask("PUT", "/v1/sessions/s1/files/outputs/b/f", "after").status, 200);
+  const pid_t before = serving_pid();
+  kill_daemon();
+  EXPECT_TRUE(another_serves(before));
+  write(mount("s2") / "outputs/f", "bytes");
+  EXPECT_EQ(ask("PUT", "/v1/sessions/s1/files/outputs/b/f", "again").status, 200);
+  EXPECT_EQ(read(mount("s2") / "outputs/f"), "bytes");
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/unmount", R"({"force":true})").status, 200);
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1").status, 200);
+  EXPECT_EQ(read(mount("s2") / "outputs/f"), "bytes");
 }
 
 TEST_F(DaemonNotices, DoNotKeepTheMountOfADeadDaemonWithoutAKeeper) {

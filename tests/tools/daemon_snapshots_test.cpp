@@ -196,6 +196,19 @@ TEST_F(DaemonSnapshots, HoldAZoneThatAFileWithoutANameBroughtIntoBeing) {
   EXPECT_EQ(get("verify")["total"], 0);
 }
 
+TEST_F(DaemonSnapshots, BringBackAWorkspaceThatWasLost) {
+  write(file(), "one");
+  const auto id = post("snapshots").json()["id"].get<std::string>();
+  stop();
+  std::filesystem::remove_all(root_ / "state/workspaces/s1");
+  start();
+  EXPECT_NE(get("diff")["total"], 0);
+  ASSERT_EQ(post("snapshots").status, 201);
+  EXPECT_EQ(get("verify")["total"], 0);
+  ASSERT_EQ(post("restore", {{"snapshot", id}}).status, 200);
+  EXPECT_EQ(read(file()), "one");
+}
+
 TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {
   write(file(), "one");
   const auto forked = post("fork", {{"id", "copy"}});

@@ -1,6 +1,7 @@
 #include "tools/daemon/host/clock.h"
 
 #include <cstdio>
+#include <cstdlib>
 
 namespace okcvm::daemon {
 
@@ -45,6 +46,18 @@ std::optional<timespec> parse_time(std::string_view text) {
   const std::string_view zone(rest);
   if (zone != "Z" && zone != "+00:00") return std::nullopt;
   return time;
+}
+
+std::int64_t ClockWatch::lead_now() {
+  timespec since_boot{};
+  ::clock_gettime(CLOCK_BOOTTIME, &since_boot);
+  return time_now().tv_sec - since_boot.tv_sec;
+}
+
+bool ClockWatch::was_set() {
+  constexpr std::int64_t kHour = 3600;
+  const auto now = lead_();
+  return std::abs(now - seen_.exchange(now)) > kHour;
 }
 
 }  // namespace okcvm::daemon

@@ -2,10 +2,13 @@
 
 #include <time.h>
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace okcvm::daemon {
 
@@ -20,5 +23,21 @@ timespec from_milliseconds(std::int64_t milliseconds);
 std::string time_text(const timespec& time);
 /// Reads what time_text writes, and the seeds' "…+00:00" with any number of decimals; nothing else.
 std::optional<timespec> parse_time(std::string_view text);
+
+/// Notices when the time of day was set, rather than corrected: by more than an hour. Thread-safe.
+class ClockWatch final {
+ public:
+  /// How many seconds the time of day is ahead of the time since boot.
+  using Lead = std::function<std::int64_t()>;
+  static std::int64_t lead_now();
+
+  explicit ClockWatch(Lead lead = lead_now) : lead_(std::move(lead)), seen_(lead_()) {}
+  /// Since the last look.
+  bool was_set();
+
+ private:
+  Lead lead_;
+  std::atomic<std::int64_t> seen_;
+};
 
 }  // namespace okcvm::daemon

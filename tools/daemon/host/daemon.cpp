@@ -165,6 +165,10 @@ class Running {
   }
 
   void clean_old() {
+    if (clock_.was_set()) {
+      log_warning("the clock was set: no session is taken for unused, but all count as used now");
+      return sessions_.count_all_as_used();
+    }
     const auto cleaned = sessions_.clean(Peer(), std::chrono::hours(24) * options_.session_ttl_days, false);
     for (const auto& id : cleaned.removed) log_info("session {} was not used for days and is removed", id);
   }
@@ -222,6 +226,7 @@ class Running {
   const Options& options_;
   Sessions& sessions_;
   const ServiceManager& manager_;
+  ClockWatch clock_;
   bool is_stopping_ = false;
   bool leave_mounts_ = false;
   RequestMetrics metrics_;

@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -79,7 +80,10 @@ bool Keeper::set_up() {
   if (::sigprocmask(SIG_BLOCK, &mask, &old_mask_) != 0) return false;
   signals_ = FileDescriptor(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   notices_ = FileDescriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  socket_name_ = std::string(kKeeperSocketPrefix) + std::to_string(::getpid());
+  // The name is no secret, but nobody can have taken it before.
+  std::random_device random;
+  socket_name_ = std::string(kKeeperSocketPrefix) + std::to_string(::getpid()) + "-" +
+                 std::to_string((std::uint64_t{random()} << 32) | random());
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, socket_name_.data() + 1, socket_name_.size() - 1);
@@ -161,7 +165,15 @@ void Keeper::pass_signal_on() {
 
 void Keeper::reap() {
   int status = 0;
-  if (child_ <= 0 || ::waitpid(child_, &status, WNOHANG) != child_) return;
+  bool has_ended = false;
+  // As the first process of a container it is given the tellers of its daemons, too.
+  for (int one = 0; const pid_t ended = ::waitpid(-1, &one, WNOHANG);) {
+    if (ended < 0) break;
+    if (ended != child_) continue;
+    status = one;
+    has_ended = true;
+  }
+  if (!has_ended) return;
   // What it gave away last is still on its way; others may send as well, without end.
   for (int left = kMostOnItsWay; left > 0 && take_message(); --left) {
   }

@@ -77,6 +77,8 @@ class Sessions final {
   void stop(bool leave_mounts);
   /// Saves who was used since the last call. Who was not lets go of what it keeps in memory.
   void save_uses();
+  /// Where nobody knows any more how long ago that was.
+  void count_all_as_used();
 
   struct Affected {
     SessionId id;
@@ -242,6 +244,7 @@ class Sessions final {
   Result<Workdirs::Opened> find_workdir(const SessionRecord& record, const WorkdirRequest& request);
 
   snapshots::StoreConfig store_config(const SessionRecord& record) const;
+  bool has_lost_its_workspace(const Session& session) const;
 
   const SessionsConfig config_;
   const Backends backends_;

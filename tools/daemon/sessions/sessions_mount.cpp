@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "fusefs/session_mount.h"
@@ -114,6 +115,18 @@ void Sessions::open_store(Session& session) {
   session.set_store(nullptr, "the session's snapshots cannot be opened: " + store.error().message);
 }
 
+/// The record of changes rests beside it, and knows nothing of that.
+bool Sessions::has_lost_its_workspace(const Session& session) const {
+  const auto store = session.store();
+  const auto config = store_config(session.record());
+  std::error_code ignored;
+  if (!store || !std::filesystem::exists(config.repository, ignored) ||
+      std::filesystem::exists(config.workspace, ignored))
+    return false;
+  const auto newest = store->list(1);
+  return newest && !newest->empty();
+}
+
 Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   open_store(session);
   // What is written now would be lost when the restore is settled.
@@ -131,6 +144,12 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
     const auto recovered = store->recovered();
     (*mount)->mark_changed(recovered);
     (*mount)->hold()->invalidate(recovered);
+  }
+  if (!is_taken_over && has_lost_its_workspace(session)) {
+    std::vector<RelPath> zones;
+    for (const auto& rule : kZoneRules)
+      if (rule.snapshotted) zones.push_back(*RelPath::parse(rule.name));
+    (*mount)->mark_changed(zones);
   }
   fault_point("session.mounted");
   if (backends_.keep_device) backends_.keep_device(session.id(), (*mount)->device());

@@ -174,6 +174,11 @@ void Sessions::stop(bool leave_mounts) {
   });
 }
 
+void Sessions::count_all_as_used() {
+  for (const auto& session : all()) session->touch();
+  save_uses();
+}
+
 void Sessions::save_uses() {
   std::vector<std::pair<SessionId, std::int64_t>> used;
   for (const auto& session : all()) {
