@@ -171,14 +171,22 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
     return fail(Error{Code::kInvalidRequest, ENOTDIR, "this is not a directory", path.text()});
   if (!may(caller, directory.attributes, R_OK))
     return fail(Code::kForbidden, "this user may not list the directory", path.text());
-  std::vector<std::string> names;
+  Listing listing;
+  std::vector<std::string> names;  // the first ones and one more, as a heap: there may be millions
   auto listed = operations_.list(directory.id, 0, [&](const ListedName& row) {
-    if (Name::parse(row.name) && row.name > after) names.emplace_back(row.name);  // not "." and ".."
+    if (row.name <= after || !Name::parse(row.name)) return true;  // nor "." and ".."
+    if (names.size() > limit) {
+      listing.truncated = true;
+      if (row.name >= names.front()) return true;
+      std::pop_heap(names.begin(), names.end());
+      names.pop_back();
+    }
+    names.emplace_back(row.name);
+    std::push_heap(names.begin(), names.end());
     return true;
   });
   if (!listed) return explained(listed.error(), path);
-  std::sort(names.begin(), names.end());
-  Listing listing;
+  std::sort_heap(names.begin(), names.end());
   for (auto& name : names) {
     if (listing.entries.size() == limit) {
       listing.truncated = true;

@@ -153,6 +153,17 @@ TEST_F(DaemonPeers, CannotTakeThePlacesOfOthers) {
   EXPECT_EQ(held.front().ask("GET", "/v1/health").status, 200);
 }
 
+TEST_F(DaemonPeers, TogetherCannotTakeThePlacesOfRoot) {
+  ASSERT_EQ(stop(), 0);
+  start({"--max-connections", "8", "--max-connections-per-user", "4"});
+  std::vector<HttpClient> held;
+  for (const uid_t user : {kAlice, kMallory, uid_t{4711}})
+    for (int i = 0; i < 40; ++i) held.push_back(connect_as(user));
+  EXPECT_EQ(ask("GET", "/v1/health").status, 200);
+  held.clear();
+  EXPECT_TRUE(comes_true([&] { return ask_as(kAlice, "GET", "/v1/sessions/alices").status == 200; }));
+}
+
 TEST_F(DaemonPeers, ActInASessionWithTheirOwnRights) {
   std::filesystem::permissions(mount("alices") / "outputs/secret", std::filesystem::perms(0000));
   EXPECT_EQ(ask_as(kAlice, "GET", "/v1/sessions/alices/files/outputs/secret").code(), "forbidden");

@@ -127,7 +127,7 @@ class Running {
       : options_(options),
         sessions_(sessions),
         manager_(manager),
-        workers_(static_cast<std::size_t>(options.max_connections) + 8),
+        workers_(static_cast<std::size_t>(options.max_connections) + ServerLimits::kForRoot + 8),
         service_{sessions,
                  events,
                  metrics_,

@@ -79,7 +79,9 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
 
  private:
   void accept() {
-    if (context_->stopping || accepting_ || count_ >= context_->limits.connections) return;
+    // What others than root have open keeps root from nothing.
+    const auto places = context_->limits.connections + (of_others_ > 0 ? ServerLimits::kForRoot : 0);
+    if (context_->stopping || accepting_ || count_ >= places) return;
     accepting_ = true;
     acceptor_.async_accept(
         [self = shared_from_this()](boost::system::error_code error, Connection::Socket socket) {
@@ -107,18 +109,23 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     const auto most = context_->limits.connections_per_user;
     const auto known = by_user_.find(uid);
     if (uid != 0 && known != by_user_.end() && known->second >= most + kMostRefusals) return;
+    if (uid != 0 && of_others_ >= context_->limits.connections + kMostRefusals) return;
+    const bool is_full = uid != 0 && of_others_ >= context_->limits.connections;
     ++count_;
+    of_others_ += uid != 0;
     const auto of_user = ++by_user_[uid];
     auto connection = std::make_shared<Connection>(std::move(socket), std::move(*peer), context_,
                                                    [self = shared_from_this(), uid] { self->ended(uid); });
     live_.insert(connection);
     if (uid != 0 && of_user > most) return connection->refuse("you have too many connections: close some");
+    if (is_full) return connection->refuse("all users together have too many connections: try again");
     connection->start();
     if (context_->stopping) connection->stop();
   }
 
   void ended(uid_t uid) {
     --count_;
+    of_others_ -= uid != 0;
     if (--by_user_[uid] == 0) by_user_.erase(uid);
     std::erase_if(live_, [](const auto& weak) { return weak.expired(); });
     if (context_->stopping && count_ == 0) finish_stop();
@@ -135,6 +142,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   asio::steady_timer retry_;
   asio::steady_timer patience_;
   std::atomic<std::size_t>& count_;
+  std::size_t of_others_ = 0;  // than root
   bool accepting_ = false;
   std::map<uid_t, std::size_t> by_user_;
   std::set<std::weak_ptr<Connection>, std::owner_less<>> live_;
