@@ -3,14 +3,18 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace okcvm::fusefs {
 namespace {
 
 constexpr std::size_t kFirstStep = 4 * 1024;
 constexpr std::size_t kLargestStep = 4 * 1024 * 1024;
+constexpr std::string_view kFull =
+    "the run-time directory is full: make its file system larger, or set --run-dir to another tmpfs";
 
 std::size_t round_up(std::size_t value, std::size_t step) {
   return (value + step - 1) / step * step;
@@ -48,6 +52,11 @@ Result<void> SharedRegion::reserve(std::size_t bytes) {
   const std::size_t step = std::clamp(reserved_, kFirstStep, kLargestStep);
   const std::size_t target = std::min(round_up(bytes, step), size_);
   if (bytes > target) return fail_errno(ENOMEM);
+  // The directory is for all sessions: none takes more than half of it.
+  struct statvfs space {};
+  if (::fstatvfs(file_.get(), &space) == 0 && target > kFirstStep &&
+      target > space.f_blocks * space.f_frsize / 2)
+    return fail_errno(ENOSPC, kFull);
   if (auto ready = reserve_part(reserved_, target - reserved_); !ready) return ready;
   reserved_ = target;
   return {};
@@ -55,7 +64,7 @@ Result<void> SharedRegion::reserve(std::size_t bytes) {
 
 Result<void> SharedRegion::reserve_part(std::size_t offset, std::size_t bytes) {
   if (::fallocate(file_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0)
-    return fail_errno(errno);
+    return fail_errno(errno, errno == ENOSPC ? kFull : "");
   return {};
 }
 
