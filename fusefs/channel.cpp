@@ -36,12 +36,13 @@ constexpr std::uint64_t kWanted = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_B
                                   protocol::kPassthrough | protocol::kHasResend;
 
 // Requests that may take long: another thread should wait for the next one meanwhile.
-bool may_take_long(std::uint32_t opcode) {
+bool may_take_long(std::uint32_t opcode, bool syncs_at_once) {
   switch (opcode) {
-    case FUSE_READ:
-    case FUSE_WRITE:
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
+      return !syncs_at_once;
+    case FUSE_READ:
+    case FUSE_WRITE:
     case FUSE_FALLOCATE:
     case FUSE_COPY_FILE_RANGE:
       return true;
@@ -202,7 +203,8 @@ ssize_t Channel::read(Reader& reader) {
   auto* header = header_in(reader);
   reader.serving = header->pid != 0;
   reader.follower.follow(header->pid, wait == Wait::kAsleep);
-  if (turn_.leave({header->pid, wait == Wait::kNone, may_take_long(header->opcode)})) need_thread_();
+  if (turn_.leave({header->pid, wait == Wait::kNone, may_take_long(header->opcode, syncs_at_once_)}))
+    need_thread_();
   begin(reader, size);
   if (header->pid && reader.rate.is_high_at(current().started))
     Wakefulness::instance().extend(current().started);

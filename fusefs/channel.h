@@ -63,6 +63,9 @@ class Channel {
   Channel(int device, SessionState& state, bool allow_passthrough, bool replay, std::function<void()> ready,
           std::function<void()> need_thread);
 
+  /// Before it is read from: whether fsync(2) has nothing to wait for.
+  void set_syncs_at_once(bool syncs_at_once) { syncs_at_once_ = syncs_at_once; }
+
   /// The size of the next request, which is then in the reader's buffer, or -1 with an errno; EAGAIN: the
   /// calling thread should end. The buffer is given back while nothing comes.
   ssize_t read(Reader& reader);
@@ -98,6 +101,7 @@ class Channel {
   const int device_;
   SessionState& state_;
   const bool allow_passthrough_;
+  bool syncs_at_once_ = false;
   std::function<void()> ready_;
   std::function<void()> need_thread_;
   FileDescriptor wake_;  // eventfd(2)

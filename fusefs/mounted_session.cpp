@@ -138,6 +138,7 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
           },
           [this] { loop_->add_thread(); }),
       dispatcher_{operations_, gate_, state_, channel_} {
+  channel_.set_syncs_at_once(operations_.syncs_at_once());
   operations_.set_metadata(config_.metadata);
   operations_.orphans().start(adopt);
   files_.remove_leftovers();

@@ -213,6 +213,8 @@ class Operations {
   Result<off_t> seek(NodeId id, off_t offset, int whence);
   /// Whether the kernel copies between two files of this session as well as copy_range() could, without us.
   bool kernel_copies_as_well() const;
+  /// Whether fsync(2) has nothing to wait for.
+  bool syncs_at_once() const;
   Result<std::size_t> copy_range(const Request& request, NodeId from, off_t from_offset, NodeId to,
                                  off_t to_offset, std::size_t length);
   /// A descriptor of a regular file for reading, for the control socket.

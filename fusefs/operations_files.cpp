@@ -388,6 +388,11 @@ bool Operations::kernel_copies_as_well() const {
          !(workdir && workdir->copies_cleverly());
 }
 
+bool Operations::syncs_at_once() const {
+  const auto workdir = workspace_.volume(kWorkdirVolume);
+  return workspace_.volume(kWorkspaceVolume)->is_in_memory() && !(workdir && !workdir->is_in_memory());
+}
+
 Result<std::size_t> Operations::copy_range(const Request& request, NodeId from, off_t from_offset, NodeId to,
                                            off_t to_offset, std::size_t length) {
   if (from == kMetadataNode) return fail_errno(EXDEV);  // then the kernel reads and writes

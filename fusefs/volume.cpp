@@ -61,8 +61,8 @@ Volume::Volume(FileDescriptor root, bool use_handles) : root_(std::move(root)) {
   struct stat status {};
   if (::fstat(root_.get(), &status) == 0) device_ = status.st_dev;
   struct statfs kind {};
-  if (::fstatfs(root_.get(), &kind) == 0)
-    copies_cleverly_ = kind.f_type != TMPFS_MAGIC && kind.f_type != EXT4_SUPER_MAGIC;
+  if (::fstatfs(root_.get(), &kind) == 0) is_in_memory_ = kind.f_type == TMPFS_MAGIC;
+  copies_cleverly_ = !is_in_memory_ && kind.f_type != EXT4_SUPER_MAGIC;
   const auto handle = use_handles ? kernel_handle(root_.get(), "") : Result<Handle>(fail_errno(EOPNOTSUPP));
   uses_handles_ = handle && open_handle(root_.get(), *handle, O_PATH).has_value();
 }

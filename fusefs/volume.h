@@ -24,6 +24,8 @@ class Volume {
   /// Whether copy_file_range(2) may do better here than reading and writing: blocks shared by two files, or
   /// copied by a server. Only of file systems known for neither it is denied.
   bool copies_cleverly() const { return copies_cleverly_; }
+  /// Then there is nothing to wait for in fsync(2).
+  bool is_in_memory() const { return is_in_memory_; }
   /// Whether what is removed should make room at once: too little is left to wait for the kernel to forget
   /// it. Asked of the file system once in a millisecond at most, in which no program uses up what was left.
   bool is_nearly_full() const;
@@ -46,6 +48,7 @@ class Volume {
   dev_t device_ = 0;
   bool uses_handles_ = true;
   bool copies_cleverly_ = true;
+  bool is_in_memory_ = false;
   mutable std::atomic<std::chrono::steady_clock::time_point> room_known_until_{};
   mutable std::atomic<bool> nearly_full_{false};
   mutable Mutex mutex_;
