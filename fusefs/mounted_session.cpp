@@ -229,14 +229,14 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
   if (auto running = session->run(); !running) return fail(running.error());
   // The metadata, the skills and the workdir may be others than those of the former daemon.
   if (adopt)
-    for (const NodeId id : {kMetadataNode, node_of(Zone::kSkills), kRootNode})
-      session->notifier_.inode_now(id);
+    for (const NodeId id : {kMetadataNode, node_of(Zone::kSkills), kRootNode}) session->notifier_.inode(id);
   // Nobody knows any more when the listings that the kernel keeps of them were made.
   if (adopt)
     for (const Node& node : session->nodes_.descendants(kRootNode, [](const Node& known) {
            return known.is_directory() && rule_of(known.zone).changes_underneath;
          }))
       session->notifier_.inode(node.id);
+  session->notifier_.drain();
   if (adopt && session->state_.has_untold()) session->tell_everything();
   return session;
 }
@@ -460,6 +460,11 @@ MountStatistics MountedSession::statistics() const {
 }
 
 }  // namespace
+
+bool has_left_mount(const std::filesystem::path& runtime_dir, const SessionId& id) {
+  std::error_code ignored;
+  return std::filesystem::exists(state_file(runtime_dir, id, kStatePurposes.front()), ignored);
+}
 
 void forget_mount(const std::filesystem::path& runtime_dir, const SessionId& id) {
   for (const char* purpose : kStatePurposes) ::unlink(state_file(runtime_dir, id, purpose).c_str());

@@ -86,17 +86,25 @@ std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
   return message(FUSE_NOTIFY_INVAL_ENTRY, out, name);
 }
 
-void Notifier::tell(std::vector<std::byte> notices) {
+void Notifier::tell(std::vector<std::byte> notices, int patience) {
   if (notices.empty()) return;
-  const auto line = take_line();
+  auto line = take_line();
   if (!line) return;
-  if (!line->tell(device_, notices)) state_->set_untold();
-  give_back(line);
+  const auto told = line->tell(device_, notices, patience);
+  if (told != Teller::Line::Told::kYes) state_->set_untold();
+  const bool is_late = told == Teller::Line::Told::kLate;
+  if (is_late) Teller::look_after();
+  give_back(std::move(line), is_late);
 }
 
 std::shared_ptr<Teller::Line> Notifier::take_line() {
   const std::lock_guard lock(mutex_);
   if (is_cut_) return nullptr;
+  std::erase_if(late_lines_, [this](const auto& line) {
+    if (!line->is_done()) return false;
+    idle_lines_.push_back(line);
+    return true;
+  });
   if (idle_lines_.empty()) {
     lines_.push_back(Teller::Line::open(mount_point_));
     return lines_.back();
@@ -106,13 +114,13 @@ std::shared_ptr<Teller::Line> Notifier::take_line() {
   return line;
 }
 
-void Notifier::give_back(std::shared_ptr<Teller::Line> line) {
+void Notifier::give_back(std::shared_ptr<Teller::Line> line, bool is_late) {
   const std::lock_guard lock(mutex_);
-  idle_lines_.push_back(std::move(line));
+  (is_late ? late_lines_ : idle_lines_).push_back(std::move(line));
 }
 
 void Notifier::inode_now(NodeId id) {
-  tell(inode_message(id, 0));
+  tell(inode_message(id, 0), std::chrono::milliseconds(kPatience).count());
 }
 
 void Notifier::attributes_now(NodeId id) {
@@ -125,7 +133,7 @@ void Notifier::drain() {
   for (auto seen = told_; !changed_.wait_for(lock, kPatience, is_told); seen = told_) {
     if (told_ != seen) continue;
     state_->set_untold();
-    return;
+    return Teller::look_after();
   }
 }
 

@@ -33,6 +33,7 @@ class Notifier final : public Invalidator {
   void entry(NodeId parent, const std::string& name) override { push({parent, name, false}); }
   void expire(NodeId parent, const std::string& name) override { push({parent, name, true}); }
   void inode(NodeId id) override { push({id, {}, false}); }
+  /// Waits as drain() does.
   void inode_now(NodeId id) override;
   void attributes_now(NodeId id) override;
   void after_changes_in(NodeId directory, std::function<void()> then) override {
@@ -56,9 +57,9 @@ class Notifier final : public Invalidator {
   void run();
   std::vector<std::byte> message_of(const Notice& notice) const;
   /// Comes back when the kernel has taken them, or nobody may wait any more.
-  void tell(std::vector<std::byte> notices);
+  void tell(std::vector<std::byte> notices, int patience = -1);
   std::shared_ptr<Teller::Line> take_line();
-  void give_back(std::shared_ptr<Teller::Line> line);
+  void give_back(std::shared_ptr<Teller::Line> line, bool is_late);
 
   int device_ = -1;
   std::string mount_point_;
@@ -70,6 +71,7 @@ class Notifier final : public Invalidator {
   bool is_cut_ = false;
   std::vector<std::shared_ptr<Teller::Line>> lines_;       // all of them
   std::vector<std::shared_ptr<Teller::Line>> idle_lines_;  // of which nobody tells just now
+  std::vector<std::shared_ptr<Teller::Line>> late_lines_;  // for which nobody waits any more
   std::thread thread_;
 };
 

@@ -144,10 +144,14 @@ class SessionMount {
 };
 
 /// Detaches every mount of type fuse.okcvm directly below `mount_root` that `is_ours` accepts and nobody
-/// serves, or whose daemon says nothing for a second, and removes its mount point. Returns the names detached
-/// ("okcvm-12ab34cd").
+/// serves, and removes its mount point; also one that says nothing for a second, if `runtime_dir` tells that
+/// a daemon of ours served it. Returns the names detached ("okcvm-12ab34cd").
 std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_root,
+                                             const std::filesystem::path& runtime_dir,
                                              const std::function<bool(std::string_view name)>& is_ours);
+
+/// Whether a daemon that is dead left something of a session's mount in `runtime_dir`.
+bool has_left_mount(const std::filesystem::path& runtime_dir, const SessionId& id);
 
 /// Removes what a daemon that is dead left of a session's mount in `runtime_dir`; there is nothing to take
 /// over then.

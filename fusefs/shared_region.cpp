@@ -53,8 +53,11 @@ Result<void> SharedRegion::reserve(std::size_t bytes) {
   const std::size_t target = std::min(round_up(bytes, step), size_);
   if (bytes > target) return fail_errno(ENOMEM);
   // The directory is for all sessions: none takes more than half of it.
+  struct stat own {};
   struct statvfs space {};
-  if (::fstatvfs(file_.get(), &space) == 0 && target > kFirstStep &&
+  const bool grows =
+      ::fstat(file_.get(), &own) == 0 && target > static_cast<std::size_t>(own.st_blocks) * 512;
+  if (grows && target > kFirstStep && ::fstatvfs(file_.get(), &space) == 0 && space.f_blocks > 0 &&
       target > space.f_blocks * space.f_frsize / 2)
     return fail_errno(ENOSPC, kFull);
   if (auto ready = reserve_part(reserved_, target - reserved_); !ready) return ready;

@@ -22,12 +22,13 @@ namespace {
 
 constexpr int kPatienceMilliseconds = 1000;
 constexpr int kDead = 1;
+constexpr std::string_view kMountPrefix = "okcvm-";
 
 enum class Service : std::uint8_t { kServed, kNone, kSilent };
 
 /// Once every descriptor of the mount's device is closed any call on it answers ENOTCONN. Asked by a child
 /// process, for a mount that answers nothing would keep whoever asks.
-Service service_of(const char* mount_point) {
+Service service_of(const char* mount_point, bool may_end) {
   const pid_t child = ::fork();
   if (child < 0) return Service::kServed;
   if (child == 0) {
@@ -43,17 +44,18 @@ Service service_of(const char* mount_point) {
   if (!answered) {
     // What a dead daemon's notice waits for may wait for that daemon, and keeps its device open meanwhile.
     ::kill(child, SIGKILL);
-    ::umount2(mount_point, MNT_FORCE | UMOUNT_NOFOLLOW);
+    if (may_end) ::umount2(mount_point, MNT_FORCE | UMOUNT_NOFOLLOW);
   }
   int status = 0;
-  ::waitpid(child, &status, 0);
-  if (!answered) return Service::kSilent;
+  ::waitpid(child, &status, answered || may_end ? 0 : WNOHANG);
+  if (!answered) return may_end ? Service::kSilent : Service::kServed;
   return WIFEXITED(status) && WEXITSTATUS(status) == kDead ? Service::kNone : Service::kServed;
 }
 
 }  // namespace
 
 std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_root,
+                                             const std::filesystem::path& runtime_dir,
                                              const std::function<bool(std::string_view)>& is_ours) {
   const std::unique_ptr<FILE, int (*)(FILE*)> mounts(::setmntent("/proc/self/mounts", "re"), ::endmntent);
   if (!mounts) return {};
@@ -63,12 +65,13 @@ std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_
   while (::getmntent_r(mounts.get(), &row, text.data(), text.size())) {
     const std::filesystem::path path(row.mnt_dir);
     if (std::string_view(row.mnt_type) == kFileSystemType && path.parent_path() == mount_root &&
-        is_ours(path.filename().string()))
+        path.filename().string().starts_with(kMountPrefix) && is_ours(path.filename().string()))
       candidates.push_back(path);
   }
   std::vector<std::string> detached;
   for (const auto& path : candidates) {
-    const Service service = service_of(path.c_str());
+    const auto id = SessionId::parse(path.filename().string().substr(kMountPrefix.size()));
+    const Service service = service_of(path.c_str(), id && has_left_mount(runtime_dir, *id));
     if (service == Service::kServed) continue;
     const bool is_gone = ::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0;
     if (!is_gone && service == Service::kNone) continue;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -15,6 +16,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <fstream>
 #include <list>
 #include <system_error>
 #include <thread>
@@ -25,6 +27,7 @@ namespace okcvm::fusefs {
 namespace {
 
 int teller = -1;  // the socket to it; open as long as this process lives
+pid_t teller_pid = -1;
 bool mounts_are_kept = false;
 
 template <typename Call>
@@ -173,11 +176,21 @@ Result<void> Teller::start(bool kept) {
     return fail_errno(errno, "the process that tells the kernel what to forget cannot be started");
   if (child == 0) serve(std::move(there));
   teller = here.release();
+  teller_pid = child;
   return {};
 }
 
 int Teller::ending() {
   return teller;
+}
+
+void Teller::look_after() {
+  if (teller < 0) return;
+  std::ifstream process("/proc/" + std::to_string(teller_pid) + "/stat");
+  std::string status;
+  std::getline(process, status);
+  const auto name_end = status.rfind(") ");  // proc(5): the state comes after the name
+  if (name_end == status.npos || status[name_end + 2] == 'Z') ::shutdown(teller, SHUT_RDWR);
 }
 
 std::shared_ptr<Teller::Line> Teller::Line::open(const std::string& mount_point) {
@@ -188,15 +201,23 @@ std::shared_ptr<Teller::Line> Teller::Line::open(const std::string& mount_point)
   return std::shared_ptr<Line>(new Line(std::move(here)));
 }
 
-bool Teller::Line::tell(int device, std::span<std::byte> notices) const {
+Teller::Line::Told Teller::Line::tell(int device, std::span<std::byte> notices, int patience) const {
   ssize_t answered = 0;
   char done = 0;
-  if (socket_ && Message(notices).send(socket_.get(), device))
+  if (socket_ && Message(notices).send(socket_.get(), device)) {
+    pollfd answer{socket_.get(), POLLIN, 0};
+    if (patience >= 0 && again([&] { return ::poll(&answer, 1, patience); }) == 0) return Told::kLate;
     answered = again([&] { return ::recv(socket_.get(), &done, 1, 0); });
-  if (answered == 1 || is_cut_) return true;
-  if (mounts_are_kept && has_ended()) return false;
+  }
+  if (answered == 1 || is_cut_) return Told::kYes;
+  if (mounts_are_kept && has_ended()) return Told::kByNobody;
   write_notices(device, notices);  // told twice does no harm
-  return true;
+  return Told::kYes;
+}
+
+bool Teller::Line::is_done() const {
+  char done = 0;
+  return again([&] { return ::recv(socket_.get(), &done, 1, MSG_DONTWAIT); }) == 1;
 }
 
 void Teller::Line::cut() {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,6 +26,8 @@ class Teller final {
   /// Readable once that process has ended, though it should not have; to be borrowed, -1 where there is none.
   /// Where mounts are kept nobody tells any more then, and the next daemon is needed, which tells everything.
   static int ending();
+  /// To be called when it takes long: it may be dead, but for a thread that the kernel holds up.
+  static void look_after();
 
   /// What one thread at a time tells it.
   class Line final {
@@ -33,8 +36,12 @@ class Teller final {
     /// waits for the kernel himself.
     static std::shared_ptr<Line> open(const std::string& mount_point);
     /// Writes these notices, each a whole message to the kernel, to `device`, and comes back when the kernel
-    /// has taken them, or once cut() was called. At most kMost bytes together. False: nobody tells any more.
-    [[nodiscard]] bool tell(int device, std::span<std::byte> notices) const;
+    /// has taken them, or once cut() was called. At most kMost bytes together. With `patience` (milliseconds)
+    /// it comes back after that time, too: kLate, and the line is of use once it is_done().
+    enum class Told : std::uint8_t { kYes, kLate, kByNobody };
+    [[nodiscard]] Told tell(int device, std::span<std::byte> notices, int patience = -1) const;
+    /// To be called after kLate alone.
+    bool is_done() const;
     void cut();
 
    private:

@@ -240,14 +240,15 @@ TEST_F(Sessions, TheMountOfADeadDaemonIsDetached) {
     return 0;
   });
   ASSERT_TRUE(daemon.wait());
-  EXPECT_THAT(fusefs::detach_stale_mounts(root, [](std::string_view) { return true; }), ElementsAre());
+  EXPECT_THAT(fusefs::detach_stale_mounts(root, root, [](std::string_view) { return true; }), ElementsAre());
   daemon.kill(SIGKILL);
   daemon.join();
   struct statfs space {};
   EXPECT_ERRNO(ENOTCONN, ::statfs((root / "okcvm-dead").c_str(), &space));
-  EXPECT_THAT(fusefs::detach_stale_mounts(root, [](std::string_view) { return false; }), ElementsAre());
-  EXPECT_THAT(fusefs::detach_stale_mounts(root, [](std::string_view name) { return name == "okcvm-dead"; }),
-              ElementsAre("okcvm-dead"));
+  EXPECT_THAT(fusefs::detach_stale_mounts(root, root, [](std::string_view) { return false; }), ElementsAre());
+  EXPECT_THAT(
+      fusefs::detach_stale_mounts(root, root, [](std::string_view name) { return name == "okcvm-dead"; }),
+      ElementsAre("okcvm-dead"));
   EXPECT_EQ(count_in(root), 0);
   EXPECT_THAT(list(outputs()), ElementsAre());
 }

@@ -2,21 +2,28 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/scratch.h"
+
 namespace okcvm::daemon {
 namespace {
 
 TEST(ClockWatchTest, TellsOnceThatTheClockWasSet) {
+  const test::ScratchDirectory scratch("clock");
+  const auto file = scratch.path() / "clock";
   std::int64_t lead = 1'000'000;
-  ClockWatch clock([&lead] { return lead; });
-  EXPECT_FALSE(clock.was_set());
+  ClockWatch first(file, [&lead] { return lead; });
+  EXPECT_FALSE(first.was_set());
   lead += 60;  // corrected
-  EXPECT_FALSE(clock.was_set());
+  EXPECT_FALSE(first.was_set());
   for (const std::int64_t by : {10 * 86'400, -86'400}) {
     lead += by;
-    EXPECT_TRUE(clock.was_set());
-    EXPECT_FALSE(clock.was_set());
+    EXPECT_TRUE(first.was_set());
+    EXPECT_FALSE(first.was_set());
   }
-  EXPECT_FALSE(ClockWatch().was_set());
+  lead += 86'400;
+  ClockWatch next(file, [&lead] { return lead; });
+  EXPECT_TRUE(next.was_set()) << "while the former daemon ran";
+  EXPECT_FALSE(ClockWatch(file, [&lead] { return lead; }).was_set());
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <utility>
 
 namespace okcvm::daemon {
 
@@ -54,10 +56,21 @@ std::int64_t ClockWatch::lead_now() {
   return time_now().tv_sec - since_boot.tv_sec;
 }
 
+ClockWatch::ClockWatch(std::filesystem::path file, Lead lead)
+    : file_(std::move(file)), lead_(std::move(lead)), seen_(lead_()) {
+  std::int64_t kept = 0;
+  if (std::ifstream(file_) >> kept)
+    seen_ = kept;
+  else
+    std::ofstream(file_) << seen_;
+}
+
 bool ClockWatch::was_set() {
   constexpr std::int64_t kHour = 3600;
   const auto now = lead_();
-  return std::abs(now - seen_.exchange(now)) > kHour;
+  if (std::abs(now - seen_.exchange(now)) <= kHour) return false;
+  std::ofstream(file_) << now;
+  return true;
 }
 
 }  // namespace okcvm::daemon

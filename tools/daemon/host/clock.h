@@ -4,11 +4,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace okcvm::daemon {
 
@@ -24,18 +24,21 @@ std::string time_text(const timespec& time);
 /// Reads what time_text writes, and the seeds' "…+00:00" with any number of decimals; nothing else.
 std::optional<timespec> parse_time(std::string_view text);
 
-/// Notices when the time of day was set, rather than corrected: by more than an hour. Thread-safe.
+/// Notices when the time of day was set, rather than corrected: by more than an hour, also while another
+/// daemon ran on this host. Thread-safe.
 class ClockWatch final {
  public:
   /// How many seconds the time of day is ahead of the time since boot.
   using Lead = std::function<std::int64_t()>;
   static std::int64_t lead_now();
 
-  explicit ClockWatch(Lead lead = lead_now) : lead_(std::move(lead)), seen_(lead_()) {}
+  /// The lead of the last look is kept in `file`.
+  explicit ClockWatch(std::filesystem::path file, Lead lead = lead_now);
   /// Since the last look.
   bool was_set();
 
  private:
+  std::filesystem::path file_;
   Lead lead_;
   std::atomic<std::int64_t> seen_;
 };

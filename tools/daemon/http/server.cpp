@@ -80,8 +80,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
  private:
   void accept() {
     // What others than root have open keeps root from nothing.
-    const auto places = context_->limits.connections + (of_others_ > 0 ? ServerLimits::kForRoot : 0);
-    if (context_->stopping || accepting_ || count_ >= places) return;
+    if (context_->stopping || accepting_ || count_ - of_others_ >= context_->limits.connections) return;
     accepting_ = true;
     acceptor_.async_accept(
         [self = shared_from_this()](boost::system::error_code error, Connection::Socket socket) {

@@ -35,8 +35,7 @@ struct Handling {
 using Router = std::function<std::variant<Handling, Response>(Request&)>;
 
 struct ServerLimits {
-  static constexpr std::size_t kForRoot = 16;  // besides, once others are connected
-  std::size_t connections = 256;
+  std::size_t connections = 256;           // root's, and as many of all others
   std::size_t connections_per_user = 128;  // root is not held to it
   std::chrono::seconds idle{30};
   std::size_t header_bytes = 16 * 1024;
@@ -44,8 +43,8 @@ struct ServerLimits {
 };
 
 /// HTTP/1.1 on a Unix stream socket. All sockets live on the I/O context's one thread; the work is done by
-/// the pool. Beyond the limit of connections new ones wait in the socket's backlog; where users other
-/// than root have so many together, theirs are refused.
+/// the pool. Beyond the limit of connections root's wait in the socket's backlog, those of others are
+/// refused.
 class Server final {
  public:
   Server(boost::asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router);

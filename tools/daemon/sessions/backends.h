@@ -19,7 +19,7 @@ namespace okcvm::daemon {
 struct Backends {
   std::function<Result<std::unique_ptr<fusefs::SessionMount>>(fusefs::MountConfig)> mount;
   std::function<Result<std::unique_ptr<fusefs::SessionMount>>(fusefs::MountConfig, FileDescriptor)> take_over;
-  std::function<std::vector<std::string>(const std::filesystem::path&,
+  std::function<std::vector<std::string>(const std::filesystem::path&, const std::filesystem::path&,
                                          const std::function<bool(std::string_view)>&)>
       detach_stale;
   /// Removes what a dead daemon left of a mount in a run-time directory.

@@ -71,7 +71,7 @@ std::vector<Sessions::Affected> Sessions::affected() const {
 void Sessions::let_go(const SessionId& id, bool was_kept) {
   if (was_kept) {
     if (backends_.forget_device) backends_.forget_device(id);
-    backends_.detach_stale(config_.mount_root,
+    backends_.detach_stale(config_.mount_root, config_.run_dir / "sessions",
                            [&](std::string_view name) { return id_in(name) == id.text(); });
   }
   ::rmdir(mount_point_of(id).c_str());  // fails where something is mounted
@@ -111,10 +111,11 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
 
   std::set<std::string, std::less<>> known;
   for (const auto& record : loaded->sessions) known.insert(record.id.text());
-  const auto lost = backends_.detach_stale(config_.mount_root, [&](std::string_view name) {
-    const auto id = id_in(name);
-    return known.contains(id) && !kept_devices.contains(std::string(id));
-  });
+  const auto lost =
+      backends_.detach_stale(config_.mount_root, config_.run_dir / "sessions", [&](std::string_view name) {
+        const auto id = id_in(name);
+        return known.contains(id) && !kept_devices.contains(std::string(id));
+      });
 
   std::vector<SessionPointer> sessions;
   std::vector<FileDescriptor> devices;
