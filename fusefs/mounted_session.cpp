@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::chrono::seconds kHandshakePatience{10};
 constexpr std::chrono::milliseconds kClosingPatience{300};
-constexpr std::chrono::seconds kTellingPatience{2};  // programs are held up meanwhile
+constexpr std::chrono::seconds kWritingPatience{60};  // for the pages of one file
+constexpr std::chrono::seconds kTellingPatience{2};   // programs are held up meanwhile
 
 /// libfuse insists on one; RequestLoop reads the channel by itself.
 ssize_t read_nothing(int, void*, std::size_t, void*) {
@@ -310,7 +311,7 @@ void MountedSession::fetch_mapped_stores() {
     notifier_.inode(id);
     has_asked = true;
   }
-  if (has_asked) notifier_.drain();
+  if (has_asked) notifier_.drain_while_told(kWritingPatience);
 }
 
 ChangeSet MountedSession::cut_held() {
@@ -402,9 +403,10 @@ void MountedSession::tell_everything() {
     });
     if (!listed) continue;  // it is gone: its own name is among the paths
   }
+  const auto late = notifier_.times_late();
   hold()->invalidate(paths);
   forget_names();
-  state_.set_all_told();
+  if (notifier_.times_late() == late) state_.set_all_told();
 }
 
 /// Once the kernel was told: were they forgotten before, none could tell it after a death in between.

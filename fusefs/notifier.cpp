@@ -8,7 +8,6 @@
 namespace okcvm::fusefs {
 namespace {
 
-constexpr std::chrono::seconds kPatience{2};
 constexpr std::uint32_t kKnowsExpiry = 38;  // FUSE 7.38: FUSE_EXPIRE_ONLY
 
 template <typename Body>
@@ -91,7 +90,7 @@ void Notifier::tell(std::vector<std::byte> notices, int patience) {
   auto line = take_line();
   if (!line) return;
   const auto told = line->tell(device_, notices, patience);
-  if (told != Teller::Line::Told::kYes) state_->set_untold();
+  if (told != Teller::Line::Told::kYes) was_late();
   const bool is_late = told == Teller::Line::Told::kLate;
   if (is_late) Teller::look_after();
   give_back(std::move(line), is_late);
@@ -127,12 +126,17 @@ void Notifier::attributes_now(NodeId id) {
   write_notices(device_, inode_message(id, -1));
 }
 
-void Notifier::drain() {
+void Notifier::was_late() {
+  ++times_late_;
+  state_->set_untold();
+}
+
+void Notifier::drain_while_told(std::chrono::seconds patience) {
   std::unique_lock lock(mutex_);
   const auto is_told = [this, last = pushed_] { return is_cut_ || told_ >= last; };
-  for (auto seen = told_; !changed_.wait_for(lock, kPatience, is_told); seen = told_) {
+  for (auto seen = told_; !changed_.wait_for(lock, patience, is_told); seen = told_) {
     if (told_ != seen) continue;
-    state_->set_untold();
+    was_late();
     return Teller::look_after();
   }
 }

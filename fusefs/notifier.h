@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -42,11 +43,16 @@ class Notifier final : public Invalidator {
   /// Waits until everything asked for before was told, but not for a program that keeps a directory locked:
   /// where nothing could be told for a while the rest is told when it can be, at the latest by the next
   /// daemon.
-  void drain() override;
+  void drain() override { drain_while_told(kPatience); }
+  /// The same, with another time in which nothing could be told.
+  void drain_while_told(std::chrono::seconds patience);
+  /// How often it was not waited for to the end.
+  std::uint64_t times_late() const { return times_late_; }
   /// Whether that was so in this time.
   bool drain_for(std::chrono::milliseconds time);
 
  private:
+  static constexpr std::chrono::seconds kPatience{2};
   struct Notice {
     NodeId node;
     std::string name;  // empty: the inode itself
@@ -54,6 +60,8 @@ class Notifier final : public Invalidator {
     std::function<void()> then = {};  // after_changes_in()
   };
   void push(Notice notice);
+  /// The next daemon is to tell everything.
+  void was_late();
   void run();
   std::vector<std::byte> message_of(const Notice& notice) const;
   /// Comes back when the kernel has taken them, or nobody may wait any more.
@@ -68,6 +76,7 @@ class Notifier final : public Invalidator {
   std::condition_variable changed_;
   std::deque<Notice> queue_;
   std::uint64_t pushed_ = 0, told_ = 0;  // so many
+  std::atomic<std::uint64_t> times_late_ = 0;
   bool is_cut_ = false;
   std::vector<std::shared_ptr<Teller::Line>> lines_;       // all of them
   std::vector<std::shared_ptr<Teller::Line>> idle_lines_;  // of which nobody tells just now

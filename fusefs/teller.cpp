@@ -150,9 +150,14 @@ struct ServedLine {
   ::_exit(0);
 }
 
+/// It never says anything here; what it had not read yet when it ended is told once, as an error.
 bool has_ended() {
+  static std::atomic<bool> ended = false;
   char byte = 0;
-  return again([&] { return ::recv(teller, &byte, 1, MSG_PEEK | MSG_DONTWAIT); }) == 0;
+  if (!ended &&
+      (again([&] { return ::recv(teller, &byte, 1, MSG_PEEK | MSG_DONTWAIT); }) == 0 || errno != EAGAIN))
+    ended = true;
+  return ended;
 }
 
 }  // namespace
