@@ -87,6 +87,7 @@ std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
 
 void Notifier::tell(std::vector<std::byte> notices, int patience) {
   if (notices.empty()) return;
+  if (patience >= 0 && is_held_up()) return was_late();
   auto line = take_line();
   if (!line) return;
   const auto told = line->tell(device_, notices, patience);
@@ -96,14 +97,19 @@ void Notifier::tell(std::vector<std::byte> notices, int patience) {
   give_back(std::move(line), is_late);
 }
 
-std::shared_ptr<Teller::Line> Notifier::take_line() {
+bool Notifier::is_held_up() {
   const std::lock_guard lock(mutex_);
-  if (is_cut_) return nullptr;
   std::erase_if(late_lines_, [this](const auto& line) {
     if (!line->is_done()) return false;
     idle_lines_.push_back(line);
     return true;
   });
+  return late_lines_.size() >= kMostLate;
+}
+
+std::shared_ptr<Teller::Line> Notifier::take_line() {
+  const std::lock_guard lock(mutex_);
+  if (is_cut_) return nullptr;
   if (idle_lines_.empty()) {
     lines_.push_back(Teller::Line::open(mount_point_));
     return lines_.back();

@@ -53,6 +53,7 @@ class Notifier final : public Invalidator {
 
  private:
   static constexpr std::chrono::seconds kPatience{2};
+  static constexpr std::size_t kMostLate = 8;
   struct Notice {
     NodeId node;
     std::string name;  // empty: the inode itself
@@ -67,6 +68,8 @@ class Notifier final : public Invalidator {
   /// Comes back when the kernel has taken them, or nobody may wait any more.
   void tell(std::vector<std::byte> notices, int patience = -1);
   std::shared_ptr<Teller::Line> take_line();
+  /// Whether so many wait for the kernel that no more should.
+  bool is_held_up();
   void give_back(std::shared_ptr<Teller::Line> line, bool is_late);
 
   int device_ = -1;
