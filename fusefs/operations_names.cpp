@@ -20,7 +20,7 @@ namespace {
 // may believe what it was told. Where the host can change files too, it asks again twice a second.
 constexpr double kManagedSeconds = 24 * 3600;
 constexpr double kSharedSeconds = 0.4;
-constexpr double kMomentSeconds = 0.001;  // one tick of the kernel's clock, which tells times no finer
+constexpr double kMomentSeconds = 0.001;  // rounded up to a tick of the kernel's clock
 
 // Inode numbers of directories that have no backing file, or not always the same one; and where the volume's
 // number goes, so that files of different file systems never look like links to one file.

@@ -53,7 +53,7 @@ class DaemonNotices : public DaemonFixture {
   /// How many of their calls failed.
   int stop_programs() {
     programs_.clear();
-    return failed_;
+    return failed_.exchange(0);
   }
 
   bool another_serves(pid_t before) {
