@@ -306,8 +306,7 @@ MountedSession::~MountedSession() {
 void MountedSession::fetch_mapped_stores() {
   bool has_asked = false;
   for (const NodeId id : nodes_.open_for_writing()) {
-    const OpenState open = nodes_.open_state(id);
-    if (!open.mappers || open.backing_id) continue;
+    if (!nodes_.open_state(id).may_hide_stores()) continue;
     notifier_.inode(id);
     has_asked = true;
   }

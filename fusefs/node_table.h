@@ -26,6 +26,9 @@ struct OpenState {
   std::uint32_t mappers = 0;   // open for reading and writing: such a file can be written through a mapping
   bool may_be_mapped = false;  // it was so open, and passed through: then a mapping outlives the last close
   bool dead = false;           // Node::dead
+
+  /// Whether the kernel alone may have what was stored through a mapping: it keeps the pages itself.
+  bool may_hide_stores() const { return mappers && !backing_id; }
 };
 
 /// What there is to know when an inode's attributes are told.

@@ -217,6 +217,9 @@ class Operations {
   bool syncs_at_once() const;
   Result<std::size_t> copy_range(const Request& request, NodeId from, off_t from_offset, NodeId to,
                                  off_t to_offset, std::size_t length);
+  /// Whether the kernel may have contents of the file that it did not write yet: Invalidator::inode() fetches
+  /// them.
+  bool may_hide_stores(NodeId id) const { return nodes_.open_state(id).may_hide_stores(); }
   /// A descriptor of a regular file for reading, for the control socket.
   Result<FileDescriptor> open_for_reading(NodeId id);
 

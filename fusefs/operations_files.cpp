@@ -371,10 +371,8 @@ Result<off_t> Operations::seek(NodeId id, off_t offset, int whence) {
   auto file = open_backing(*node, O_RDONLY);
   if (!file) return fail(file.error());
   off_t found = ::lseek(file->get(), offset, whence);
-  // Where the kernel keeps the pages itself, what was stored through a mapping may be a hole in the file
-  // still.
   const bool is_after_hole = whence == SEEK_DATA ? found != offset : found >= 0;
-  if (const OpenState open = nodes_.open_state(id); is_after_hole && open.mappers && !open.backing_id) {
+  if (is_after_hole && may_hide_stores(id)) {  // they may be a hole in the file still
     kernel_.inode_now(id);
     found = ::lseek(file->get(), offset, whence);
   }

@@ -21,6 +21,7 @@ namespace {
 constexpr double kManagedSeconds = 24 * 3600;
 constexpr double kSharedSeconds = 0.4;
 constexpr double kMomentSeconds = 0.001;  // rounded up to a tick of the kernel's clock
+constexpr blkcnt_t kBlocksOfPage = 4096 / 512;
 
 // Inode numbers of directories that have no backing file, or not always the same one; and where the volume's
 // number goes, so that files of different file systems never look like links to one file.
@@ -69,6 +70,9 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
   // Stores through a shared mapping of what is passed through change the times of a file without a word to
   // us or to the kernel's own idea of it; other writes do not.
   const bool changes_unseen = (open.mappers && open.backing_id) || open.may_be_mapped;
+  // What has no block at all is one hole to tar and others, without a look.
+  if (open.may_hide_stores() && status.st_blocks == 0 && status.st_size > 0)
+    entry.attributes.st_blocks = kBlocksOfPage;
   if (!may_be_kept)
     entry.attributes_seconds = 0;
   else if (changes_unseen)

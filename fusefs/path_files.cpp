@@ -202,14 +202,19 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
 
 Result<FileDescriptor> PathFiles::open(const Caller& caller, const RelPath& path) {
   constexpr int kMostTries = 100;
-  auto file = open_once(caller, path);
+  NodeId opened;
+  auto file = open_once(caller, path, opened);
   // Between the look at the name and the opening another file took its place.
   for (int tries = 1; !file && file.error().errno_value == ESTALE && tries < kMostTries; ++tries)
-    file = open_once(caller, path);
+    file = open_once(caller, path, opened);
+  if (file && operations_.may_hide_stores(opened)) {
+    kernel_.inode(opened);
+    kernel_.drain();
+  }
   return file;
 }
 
-Result<FileDescriptor> PathFiles::open_once(const Caller& caller, const RelPath& path) {
+Result<FileDescriptor> PathFiles::open_once(const Caller& caller, const RelPath& path, NodeId& opened) {
   Gate::Pass pass(gate_);
   auto found = walk_existing(caller, path, Last::kFollow);
   if (!found) return fail(found.error());
@@ -220,6 +225,7 @@ Result<FileDescriptor> PathFiles::open_once(const Caller& caller, const RelPath&
     return fail(Code::kInvalidRequest, "this is not a regular file", path.text());
   if (!may(caller, entry.attributes, R_OK))
     return fail(Code::kForbidden, "this user may not read the file", path.text());
+  opened = entry.id;
   auto file = operations_.open_for_reading(entry.id);
   if (!file) return explained(file.error(), path);
   return file;

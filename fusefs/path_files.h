@@ -107,7 +107,7 @@ class PathFiles final : public Files {
   void tell_kernel(const Placed& placed);
   /// To the directory of that name, if it is one; a link is not followed.
   bool step_down(Walk& walk, Name name);
-  Result<FileDescriptor> open_once(const Caller& caller, const RelPath& path);
+  Result<FileDescriptor> open_once(const Caller& caller, const RelPath& path, NodeId& opened);
   struct Incoming;
   class StagedFile;
   Result<RelPath> publish(Incoming& incoming);

@@ -119,11 +119,23 @@ TEST_F(FileData, WhatWasStoredThroughAMappingIsNoHole) {
   ASSERT_OK(::ftruncate(file.get(), kSize));
   const Mapping mapping(file, kSize, PROT_READ | PROT_WRITE, MAP_SHARED);
   mapping.put(kAt, "stored");
+  EXPECT_GT(stat_of(file).st_blocks, 0);  // without any, tar does not even look
   EXPECT_EQ(::lseek(file.get(), 0, SEEK_DATA), static_cast<off_t>(kAt));
   EXPECT_EQ(::lseek(file.get(), kAt, SEEK_HOLE), static_cast<off_t>(kAt + 4096));
   mapping.put(kAt + 4096, "more");
   EXPECT_EQ(::lseek(file.get(), kAt, SEEK_HOLE), static_cast<off_t>(kAt + 8192));
   EXPECT_EQ(read(open_file(outputs() / "f", O_RDONLY)).substr(kAt, 6), "stored");
+}
+
+TEST_F(FileData, WhatWasStoredThroughAMappingIsReadByPath) {
+  const auto file = open_file(outputs() / "f", O_CREAT | O_RDWR);
+  ASSERT_OK(::ftruncate(file.get(), 8192));
+  const Mapping mapping(file, 8192, PROT_READ | PROT_WRITE, MAP_SHARED);
+  for (const char* const stored : {"first", "later"}) {
+    mapping.put(4096, stored);
+    EXPECT_EQ(read(value_of(session().files().open({}, *RelPath::parse("outputs/f")))).substr(4096, 5),
+              stored);
+  }
 }
 
 /// As databases do before each query, and the kernel would otherwise ask us each time.
