@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <string>
@@ -40,11 +41,13 @@ Result<void> prepare_mount_point(const std::filesystem::path& path) {
 
 }  // namespace
 
-bool is_still_mounted(const std::filesystem::path& path) {
+std::optional<dev_t> mounted_at(const std::filesystem::path& path) {
   struct statx status {};
-  return ::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, 0,
-                 &status) == 0 &&
-         (status.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+  if (::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, 0,
+              &status) != 0 ||
+      !(status.stx_attributes & STATX_ATTR_MOUNT_ROOT))
+    return std::nullopt;
+  return makedev(status.stx_dev_major, status.stx_dev_minor);
 }
 
 Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point) {

@@ -1,14 +1,18 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
+#include <optional>
 
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
 
 namespace okcvm::fusefs {
 
-/// Asked of the kernel's own memory: nobody serves the mount at this moment.
-bool is_still_mounted(const std::filesystem::path& path);
+/// The device number of the file system that is mounted there, if one is. Asked of the kernel's own memory:
+/// it may be one that nobody serves at this moment.
+std::optional<dev_t> mounted_at(const std::filesystem::path& path);
 
 /// Makes the mount point and mounts on it; answers the /dev/fuse descriptor. `busy` if something is there
 /// already, `not_found` if its parent is missing, `forbidden` if /dev/fuse cannot be used.

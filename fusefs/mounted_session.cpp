@@ -86,6 +86,7 @@ class MountedSession final : public SessionMount {
 
   const MountConfig config_;
   FileDescriptor device_;
+  std::optional<dev_t> mounted_as_;  // its device number
   std::unique_ptr<Workspace> workspace_;
   NodeTable nodes_;
   ChangeLog changes_;
@@ -124,6 +125,7 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
                                SessionState state, bool adopt)
     : config_(std::move(config)),
       device_(std::move(device)),
+      mounted_as_(mounted_at(config_.mount_point)),
       workspace_(std::move(workspace)),
       nodes_(std::move(nodes)),
       changes_(std::move(changes)),
@@ -202,8 +204,7 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
       return fail(loaded.error());
 
   // The former daemon may have died after it unmounted and before it could say so.
-  if (adopt && !is_still_mounted(config.mount_point))
-    return fail_errno(EUCLEAN, "it is not mounted any more");
+  if (adopt && !mounted_at(config.mount_point)) return fail_errno(EUCLEAN, "it is not mounted any more");
   if (adopt && !(*workspace)->finds_inodes_again())
     return fail_errno(EUCLEAN, "its files are on a file system that cannot find them again (file handles)");
   auto state = SessionState::open(state_file(config, "state"), adopt);
@@ -263,6 +264,8 @@ Result<void> MountedSession::unmount(bool force) {
   if (finished_) return {};
   // Not only those that the kernel would refuse for: a container has a mount of its own.
   if (!force && !all_closed_within(kClosingPatience)) return in_use();
+  if (const auto there = mounted_at(config_.mount_point); there && there != mounted_as_ && is_mounted())
+    return fail(Code::kBusy, "something else is mounted on the session: unmount that first");
   if (::umount2(config_.mount_point.c_str(), UMOUNT_NOFOLLOW | (force ? MNT_DETACH : 0)) != 0) {
     if (errno == EBUSY) return in_use();
     if (errno != EINVAL && errno != ENOENT) return fail_errno(errno, "cannot unmount the session");
