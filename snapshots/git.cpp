@@ -6,11 +6,14 @@
 #include <mutex>
 #include <string_view>
 
+#include "snapshots/mapped_reads.h"
+
 namespace okcvm::snapshots::git {
 
 void start() {
   static std::once_flag once;
   std::call_once(once, [] {
+    watch_mapped_reads();
     git_libgit2_init();
     for (const int level : {GIT_CONFIG_LEVEL_PROGRAMDATA, GIT_CONFIG_LEVEL_SYSTEM, GIT_CONFIG_LEVEL_XDG,
                             GIT_CONFIG_LEVEL_GLOBAL})

@@ -13,6 +13,7 @@
 #include "snapshots/disk.h"
 #include "snapshots/git.h"
 #include "snapshots/loose_reader.h"
+#include "snapshots/mapped_reads.h"
 #include "snapshots/store.h"
 
 namespace okcvm::snapshots {
@@ -133,10 +134,12 @@ Result<std::unique_ptr<Repository>> Repository::create(const std::filesystem::pa
 }
 
 Result<std::string> Repository::read(const Oid& oid, ObjectKind kind) const {
+  const MappedReads reads;
   git_odb_object* raw = nullptr;
-  if (git_odb_read(&raw, handles_->odb.get(), &git::native(oid)) != 0) return fail(damaged(oid));
+  const int status = git_odb_read(&raw, handles_->odb.get(), &git::native(oid));
   const git::ObjectHandle object(raw);
-  if (git_odb_object_type(raw) != native_kind(kind)) return fail(damaged(oid));
+  has_failed_ |= status != 0;
+  if (status != 0 || git_odb_object_type(raw) != native_kind(kind)) return fail(damaged(oid));
   return std::string(static_cast<const char*>(git_odb_object_data(raw)), git_odb_object_size(raw));
 }
 
@@ -170,6 +173,7 @@ Result<void> Repository::read_stream(const Oid& oid,
 }
 
 bool Repository::contains(const Oid& oid) const {
+  const MappedReads reads;
   return git_odb_exists_ext(handles_->odb.get(), &git::native(oid), GIT_ODB_LOOKUP_NO_REFRESH) == 1;
 }
 
@@ -188,6 +192,7 @@ Result<void> Repository::move_ref(const char* name, const std::optional<Oid>& fr
   fault_point("repository.move_ref");
   if (const int injected = fault_error("repository.move_ref"))
     return fail_errno(injected, "a ref cannot be moved");
+  const MappedReads reads;
   git_reference* raw = nullptr;
   const int status =
       from ? git_reference_create_matching(&raw, handles_->repository.get(), name, &git::native(to), 1,
@@ -201,15 +206,22 @@ Result<void> Repository::move_ref(const char* name, const std::optional<Oid>& fr
 }
 
 void Repository::refresh() {
+  const MappedReads reads;
   git_odb_refresh(handles_->odb.get());
   packs_.merge(packs_of(folder_.get()));
 }
 
 Result<void> Repository::notice_removed_packs() {
+  if (has_failed_ || !handles_) return open_anew();
   auto now = packs_of(folder_.get());
   if (!std::includes(now.begin(), now.end(), packs_.begin(), packs_.end())) return reopen();
   packs_ = std::move(now);
   return {};
+}
+
+Result<void> Repository::open_anew() {
+  handles_.reset();  // first: what is opened beside it would share its maps
+  return reopen();
 }
 
 Result<void> Repository::reopen() {
@@ -217,6 +229,7 @@ Result<void> Repository::reopen() {
   auto handles = Handles::open(path_);
   if (!handles) return fail(git::last_error(Code::kCorrupt, "the snapshot repository cannot be opened"));
   handles_ = std::move(handles);
+  has_failed_ = false;
   return {};
 }
 

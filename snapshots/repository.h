@@ -58,10 +58,14 @@ class Repository final {
   /// Looks for packs that came since.
   void refresh();
   /// Looks whether packs went since, as they do when somebody has git collect garbage: what they held may be
-  /// nowhere any more, though it can still be read from those that are open.
+  /// nowhere any more, though it can still be read from those that are open. After something could not be
+  /// read all is opened anew.
   Result<void> notice_removed_packs();
   /// Forgets everything read so far: after packs were removed.
   Result<void> reopen();
+  /// The same, also what was found damaged: that may be repaired. Where it fails nothing works until it, or
+  /// notice_removed_packs(), succeeds.
+  Result<void> open_anew();
 
  private:
   struct Handles;
@@ -71,7 +75,8 @@ class Repository final {
   FileDescriptor folder_;
   FileDescriptor own_folder_;
   std::unique_ptr<Handles> handles_;
-  std::set<std::string> packs_;  // of those that are open, as far as they were listed
+  mutable bool has_failed_ = false;  // something could not be read, which libgit2 remembers
+  std::set<std::string> packs_;      // of those that are open, as far as they were listed
 };
 
 }  // namespace okcvm::snapshots

@@ -92,6 +92,7 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
   VerifyReport report;
   if (!repository_ && !snapshot.empty()) return fail(commit_of(snapshot).error());
   if (!repository_) return report;
+  if (auto opened = repository_->open_anew(); !opened) return fail(opened.error());
   Inspector inspector(*repository_, report, progress);
   for (const char* name : {kMainRef, kBaseRef, kUndoRef}) {
     const auto ref = repository_->ref(name);

@@ -46,6 +46,30 @@ TEST_F(StockGit, WhatItTookAwayIsMissedByVerify) {
   EXPECT_TRUE(!found || !found->problems.empty());
 }
 
+/// libgit2 has it mapped: to read beyond its new end is SIGBUS.
+TEST_F(StockGit, APackThatBecameShorterIsDamagedUntilItIsRepaired) {
+  shell("head -c 300000 /dev/urandom > outputs/one");
+  const Snapshot a = snapshot("a");
+  const auto problems = [this] {
+    const auto found = store().verify("", record_.source(), nullptr);
+    return found ? found->problems.size() : 1;
+  };
+  ASSERT_EQ(problems(), 0u);
+  std::filesystem::path pack;
+  for (const auto& file : std::filesystem::directory_iterator(repository() / "objects/pack"))
+    if (file.path().extension() == ".pack") pack = file.path();
+  const auto bytes = read(pack);
+  std::filesystem::resize_file(pack, 4096);
+  shell("rm outputs/one");
+  EXPECT_EQ(store().restore(a.id.text(), {}, false, hooks(), nullptr).error().code, Code::kCorrupt);
+  EXPECT_NE(problems(), 0u);
+  const Snapshot b = snapshot("b");
+  write(pack, bytes);
+  EXPECT_EQ(problems(), 0u);
+  restore(a);
+  expect_exact(a);
+}
+
 /// A ref that cannot be read says nothing, least of all that there are no snapshots.
 class DamagedRef : public SnapshotTest, public ::testing::WithParamInterface<const char*> {
  protected:
