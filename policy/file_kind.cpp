@@ -71,10 +71,7 @@ std::string safe_upload_name(std::string_view requested) {
   std::string name;
   for (const char c : requested)
     if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) name.push_back(c);
-  const auto first = name.find_first_not_of(" .");
-  name.erase(0, std::min(first, name.size()));
-  name.erase(std::min(name.find_last_not_of(" .") + 1, name.size()));
-  if (name.empty()) return "upload";
+  if (name.find_first_not_of(" .") == name.npos) return "upload";
   if (name.size() <= kMaxUploadName) return name;
 
   const auto dot = name.rfind('.');

@@ -127,7 +127,8 @@ Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& pat
     if (!there) return fail(there.error());
     auto wanted = target.find(path);
     if (!wanted) return fail(wanted.error());
-    if (!*there && !*wanted && !path.is_root())
+    const bool is_always_there = path.text() == path.top();  // a zone, which may not be on disk yet
+    if (!*there && !*wanted && !is_always_there)
       return fail(Code::kNotFound, "neither the snapshot nor the workspace has this path", path.text());
     if (!*wanted) continue;
     if (auto made = make_way(live, target, path, plan); !made) return fail(made.error());

@@ -67,6 +67,7 @@ struct Difference {
 };
 
 struct RestoreResult {
+  SnapshotId target;                // what it went to
   std::vector<Difference> applied;  // from what was there to what is there now; with dry_run: what would be
   std::optional<Snapshot> before;   // what `undo` goes back to; absent with dry_run
 };

@@ -65,7 +65,7 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
     if (!plan) return fail(plan.error());
     auto rows = to_differences(plan->deltas, nullptr, nullptr);
     if (!rows) return fail(rows.error());
-    return RestoreResult{std::move(*rows), std::nullopt};
+    return RestoreResult{StoreAccess::id(target.oid), std::move(*rows), std::nullopt};
   }
 
   const std::string label = "Before the restore of " + target.oid.hex().substr(0, kShortId);
@@ -79,7 +79,7 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   if (!plan) return fail(plan.error());
   auto rows = to_differences(plan->deltas, nullptr, nullptr);
   if (!rows) return fail(rows.error());
-  RestoreResult result{std::move(*rows), taken->snapshot};
+  RestoreResult result{StoreAccess::id(target.oid), std::move(*rows), taken->snapshot};
   Journal journal{taken->commit.oid, taken->commit.oid};
   if (plan->deltas.empty()) {
     const auto undo = repository_->ref(kUndoRef);

@@ -56,7 +56,7 @@ TEST(FileKind, FollowsTheSeedsTable) {
 TEST(UploadName, IsOneHarmlessComponent) {
   EXPECT_EQ(safe_upload_name("../../etc/passwd"), "passwd");
   EXPECT_EQ(safe_upload_name("C:\\docs\\Report 1.pdf"), "Report 1.pdf");
-  EXPECT_EQ(safe_upload_name("..hidden\n"), "hidden");
+  EXPECT_EQ(safe_upload_name(".git\nignore"), ".gitignore");
   for (const char* name : {"", "..", "...", " ", "a/", "\x01"})
     EXPECT_EQ(safe_upload_name(name), "upload") << name;
   EXPECT_EQ(safe_upload_name("报告.pdf"), "报告.pdf");

@@ -110,6 +110,8 @@ TEST_F(DaemonFiles, AreNotOverwrittenUnseen) {
   EXPECT_EQ(put("outputs/f", "new", {{"If-None-Match", "*"}}).status, 412);
   EXPECT_EQ(get("outputs/f").body, "two two");
   EXPECT_EQ(put("outputs/g", "new", {{"If-Match", "*"}}).status, 412);
+  EXPECT_EQ(put("outputs/f", "new", {{"If-None-Match", "*"}}).code(), "already_exists");
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/files/outputs/f", {}, {{"If-Match", first}}).status, 412);
   const std::string now = second.json()["etag"];
   EXPECT_EQ(put("outputs/f", "new", {{"If-Match", "W/" + now}}).status, 412) << "weak";
   EXPECT_EQ(get("outputs/f", {{"If-None-Match", "W/" + now}}).status, 304);
@@ -363,6 +365,7 @@ TEST_F(DaemonFiles, AreResolvedByThreeConventions) {
   EXPECT_EQ(resolve({{"path", "outputs/none"}}).json()["exists"], false);
   EXPECT_EQ(resolve({{"path", "outputs/none"}, {"must_exist", true}}).code(), "not_found");
   EXPECT_EQ(resolve({{"path", "skills"}, {"for_write", true}}).code(), "read_only");
+  EXPECT_EQ(resolve({{"path", "workdir/x"}, {"for_write", true}}).code(), "read_only") << "none is bound";
   EXPECT_EQ(resolve({{"path", "outputs"}, {"mode", "other"}}).code(), "invalid_request");
 }
 

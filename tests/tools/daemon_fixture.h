@@ -30,6 +30,8 @@ class DaemonFixture : public ::testing::Test {
   int stop();
   /// The process that serves, which with --keeper is not the one that was started.
   pid_t serving_pid();
+  /// The process that was started.
+  pid_t keeper_pid() const { return child_; }
   /// Kills what serves, though not its keeper.
   void kill_daemon();
 

@@ -162,6 +162,29 @@ TEST_F(DaemonSessions, OutliveADaemonThatIsKept) {
   EXPECT_FALSE(std::filesystem::exists(socket()));
 }
 
+/// Somebody who kills says nothing of the next daemon.
+TEST_F(DaemonSessions, OutliveManyDaemonsThatAreKilledBeforeTheyAreReady) {
+  start({"--keeper"});
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/f", "bytes");
+  pid_t last = serving_pid();
+  const auto keeper = std::to_string(keeper_pid());
+  const std::filesystem::path children = "/proc/" + keeper + "/task/" + keeper + "/children";
+  kill_daemon();
+  for (int killed = 0; killed < 12; ++killed) {
+    const auto next = [&] {
+      pid_t child = -1;
+      std::ifstream(children) >> child;
+      return child;
+    };
+    ASSERT_TRUE(comes_true([&] { return next() > 0 && next() != last; })) << killed;
+    last = next();
+    ASSERT_EQ(::kill(last, SIGKILL), 0);
+  }
+  EXPECT_EQ(read(mount("s1") / "outputs/f"), "bytes");
+  EXPECT_EQ(stop(), 0);
+}
+
 TEST_F(DaemonSessions, AreUnmountedByAHangUpOnceTheKeeperIsGone) {
   start({"--keeper"});
   create({{"id", "s1"}});

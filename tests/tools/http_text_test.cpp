@@ -20,9 +20,9 @@ TEST(Uri, DecodesAnyBytesButNul) {
 }
 
 TEST(Uri, ReadsQueries) {
-  EXPECT_THAT(*parse_query("a=1&b=&c&d=x%26y"),
+  EXPECT_THAT(*parse_query("a=1&b=&c&d=x%26y&e=my+report%2B2"),
               ::testing::ElementsAre(std::pair("a", "1"), std::pair("b", ""), std::pair("c", ""),
-                                     std::pair("d", "x&y")));
+                                     std::pair("d", "x&y"), std::pair("e", "my report+2")));
   EXPECT_FALSE(parse_query("a=1&a=2"));
 }
 

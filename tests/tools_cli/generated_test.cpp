@@ -65,6 +65,23 @@ TEST_F(Generated, BashOffersVerbsAndOptions) {
   EXPECT_THAT(offered({"okcvm", "resolve", "--mode", ""}),
               ::testing::UnorderedElementsAre("strict", "rebase", "physical"));
   EXPECT_THAT(offered({"okcvm", "completion", "b"}), ::testing::ElementsAre("bash"));
+  EXPECT_THAT(offered({"okcvm", "help", "skill", ""}), ::testing::UnorderedElementsAre("load", "unload"));
+  EXPECT_THAT(offered({"okcvm", "resolve", "--mode", "=", "s"}), ::testing::ElementsAre("strict"));
+  EXPECT_THAT(offered({"okcvm", "resolve", "--mode", "="}), ::testing::SizeIs(3));
+  EXPECT_THAT(offered({"okcvm", "a/b.*", ""}), ::testing::IsEmpty());
+}
+
+/// What registries and sessions hold is not to be trusted.
+TEST_F(Generated, BashRunsNothingThatStandsInNames) {
+  daemon_answers([](const SeenRequest& request) {
+    if (request.target == "/v1/skills")
+      return reply(200, R"json({"skills":[{"name":"$(touch${IFS}ran)"},{"name":"`touch${IFS}ran`"},
+                                         {"name":"*"}]})json");
+    return reply(200, R"({"sessions":[{"id":"12ab34cd"}]})");
+  });
+  EXPECT_THAT(offered({"okcvm", "skill", "load", "12ab34cd", ""}),
+              ::testing::ElementsAre("\\$\\(touch\\$\\{IFS\\}ran\\)", "\\`touch\\$\\{IFS\\}ran\\`", "\\*"));
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "ran"));
 }
 
 TEST_F(Generated, BashAsksTheDaemonForNames) {
@@ -72,6 +89,8 @@ TEST_F(Generated, BashAsksTheDaemonForNames) {
     if (request.target.starts_with("/v1/sessions/12ab34cd/snapshots"))
       return reply(200, R"({"snapshots":[{"id":"00112233445566778899"}]})");
     if (request.target == "/v1/skills") return reply(200, R"({"skills":[{"name":"pdf"}]})");
+    if (request.target.find("/checkpoints") != std::string::npos)
+      return reply(200, R"({"checkpoints":[{"id":"c1","created_at":"2026-01-01T00:00:00Z"}]})");
     if (request.target.ends_with("?stat=true")) return reply(200, R"({"type":"directory"})");
     if (request.target.find("/files/") != std::string::npos)
       return reply(200, R"({"entries":[{"name":"a b","path":"outputs/a b","type":"file"},
@@ -85,6 +104,7 @@ TEST_F(Generated, BashAsksTheDaemonForNames) {
   EXPECT_THAT(offered({"okcvm", "read", "12ab34cd", "outputs/"}),
               ::testing::ElementsAre("outputs/a b", "outputs/d/"));
   EXPECT_THAT(offered({"okcvm", "create", "--skill", "p"}), ::testing::ElementsAre("pdf"));
+  EXPECT_THAT(offered({"okcvm", "checkpoint", "load", "12ab34cd", ""}), ::testing::ElementsAre("c1"));
 }
 
 TEST_F(Generated, WithoutADaemonNothingIsOfferedAndNothingIsSaid) {
@@ -118,6 +138,11 @@ TEST_F(Generated, FishOffersVerbsOptionsAndNames) {
   EXPECT_THAT(complete("okcvm restore x y --dr"), HasSubstr("--dry-run"));
   EXPECT_THAT(complete("okcvm info "), HasSubstr("12ab34cd"));
   EXPECT_THAT(complete("okcvm completion "), HasSubstr("zsh"));
+  EXPECT_THAT(complete("okcvm help "), AllOf(HasSubstr("create\t"), HasSubstr("skill")));
+  EXPECT_THAT(complete("okcvm help skill "), AllOf(HasSubstr("unload\t"), Not(HasSubstr("create"))));
+  file("a file", "");
+  EXPECT_THAT(complete("okcvm create --workdir-policy "),
+              AllOf(HasSubstr("managed"), Not(HasSubstr("a file"))));
 }
 
 TEST_F(Generated, ManualPageIsCleanAndComplete) {

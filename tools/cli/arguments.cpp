@@ -15,13 +15,14 @@ std::string help_hint(const Verb* verb) {
 
 Outcome<void> check_value(const Verb* verb, const std::string& what, Kind kind,
                           const std::vector<std::string_view>& choices, const std::string& value) {
-  if (kind == Kind::kNumber) {
+  if (kind == Kind::kNumber || kind == Kind::kCount) {
+    const long least = kind == Kind::kCount ? 1 : 0;
     long number = -1;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (value.empty() || error != std::errc() || end != value.data() + value.size() || number < 0 ||
+    if (value.empty() || error != std::errc() || end != value.data() + value.size() || number < least ||
         number > kLargestNumber)
-      return usage(what + " must be a whole number from 0 to 2147483647, not '" + value + "'" +
-                   help_hint(verb));
+      return usage(what + " must be a whole number from " + std::to_string(least) + " to 2147483647, not '" +
+                   value + "'" + help_hint(verb));
   }
   if (kind == Kind::kChoice && std::ranges::find(choices, value) == choices.end()) {
     std::string offered;

@@ -10,8 +10,9 @@ namespace {
 
 /// A word's kind as the scripts below name it; "choice:a,b" carries its choices; empty: nothing to offer.
 std::string script_kind(Kind kind, const std::vector<std::string_view>& choices) {
-  constexpr std::array<std::string_view, 11> kNames{
-      "", "", "session", "skill", "loaded", "snapshot", "file", "directory", "path", "verb", "choice"};
+  constexpr std::array<std::string_view, 14> kNames{"",          "",         "",           "session", "skill",
+                                                    "loaded",    "snapshot", "checkpoint", "agent",   "file",
+                                                    "directory", "path",     "verb",       "choice"};
   std::string name(kNames[static_cast<std::size_t>(kind)]);
   for (std::size_t i = 0; i < choices.size(); ++i) name += (i == 0 ? ":" : ",") + std::string(choices[i]);
   return name.empty() ? "nothing" : name;
@@ -77,12 +78,14 @@ _okcvm_candidates() {
     skill) _okcvm_ask skills | awk 'NR > 1 { print $1 }' ;;
     loaded) [ -n "$2" ] && _okcvm_ask skills "$2" ;;
     snapshot) [ -n "$2" ] && _okcvm_ask snapshots "$2" -n 50 | awk 'NR > 1 { print $1 }' ;;
+    checkpoint) [ -n "$2" ] && _okcvm_ask checkpoint list "$2" -n 50 | awk 'NR > 1 { print $1 }' ;;
+    agent) _okcvm_ask agents | awk 'NR > 1 { print $1 }' ;;
     path)
       local folder=.
       case "$3" in */*) folder=${3%/*} ;; esac
       [ -n "$2" ] && _okcvm_ask ls "$2" "$folder" |
         sed -e 's/^\[[A-Z]*\] *//' -e 's/ ([0-9]* bytes)$//' -e 's/ -> .*$//' -e 's/ (leads out of the session)$//' ;;
-    verb) _okcvm_verbs | sed 's/:.*//' | tr ' ' '\n' ;;
+    verb) _okcvm_first=$2 _okcvm_verb_words | sed 's/:.*//' ;;
     choice:*) printf '%s\n' "${1#choice:}" | tr ',' '\n' ;;
   esac
 }
@@ -93,17 +96,22 @@ _okcvm_read_words() {
   _okcvm_verb='' _okcvm_first='' _okcvm_session='' _okcvm_socket='' _okcvm_wanted=verbs
   for word in "$@"; do
     if [ -n "$option" ]; then
+      [ "$word" = = ] && continue  # bash takes --option=value apart
       [ "$option" = --socket ] && _okcvm_socket=$word
       option=''
       continue
     fi
     case "$word" in
+      --socket=*) _okcvm_socket=${word#*=} ;;
       --*=*) ;;
       -?*) [ -n "$(_okcvm_value "$_okcvm_verb" "$word")" ] && option=$word ;;
       *)
         if [ -z "$_okcvm_verb" ]; then
           if [ -n "$_okcvm_first" ]; then word="$_okcvm_first $word"; fi
-          if _okcvm_verbs | grep -q "^$word:"; then _okcvm_verb=$word; else _okcvm_first=$word; fi
+          case $'\n'$(_okcvm_verbs) in
+            *$'\n'"$word:"*) _okcvm_verb=$word ;;
+            *) _okcvm_first=$word ;;
+          esac
         else
           position=$((position + 1))
           [ "$position" = 1 ] && _okcvm_session=$word
@@ -126,31 +134,47 @@ _okcvm_read_words() {
 }
 # The words that may stand where a verb does: whole verbs, or the second word of one.
 _okcvm_verb_words() {
+  local verb
   if [ -n "$_okcvm_first" ]; then
-    _okcvm_verbs | sed -n "s/^$_okcvm_first \([^:]*\):/\1:/p"
+    _okcvm_verbs | while IFS= read -r verb; do
+      case "$verb" in "$_okcvm_first "*) printf '%s\n' "${verb#"$_okcvm_first "}" ;; esac
+    done
   else
     _okcvm_verbs | sed 's/^\([^ :]*\) [^:]*:.*/\1:More than one verb/' | sort -u
   fi
 }
 )SH";
 
-constexpr std::string_view kBashCode = R"SH(_okcvm() {
-  local cur=${COMP_WORDS[COMP_CWORD]} IFS=$'\n'
+constexpr std::string_view kBashCode =
+    R"SH(# Offers those of the lines read that begin with the word so far. Names are other people's: they are quoted (here, or
+# by readline as file names), and never expanded.
+_okcvm_offer() {
+  local line
+  COMPREPLY=()
+  while IFS= read -r line; do
+    case "$line" in "$cur"*) ;; *) continue ;; esac
+    [ "$1" = names ] || printf -v line %q "$line"
+    COMPREPLY+=("$line")
+  done
+}
+_okcvm() {
+  local cur=${COMP_WORDS[COMP_CWORD]}
   local _okcvm_verb _okcvm_first _okcvm_session _okcvm_socket _okcvm_wanted
-  IFS=$' \t\n' _okcvm_read_words "${COMP_WORDS[@]:1:COMP_CWORD-1}"
+  _okcvm_read_words "${COMP_WORDS[@]:1:COMP_CWORD-1}"
+  [ "$cur" = = ] && cur=''
   case "$cur" in
     -*)
-      COMPREPLY=($(compgen -W "$(_okcvm_options "$_okcvm_verb" | tr ' ' '\n')" -- "$cur"))
+      _okcvm_offer < <(_okcvm_options "$_okcvm_verb" | tr -s ' ' '\n')
       return ;;
   esac
   case "$_okcvm_wanted" in
-    verbs) COMPREPLY=($(compgen -W "$(_okcvm_verb_words | sed 's/:.*//')" -- "$cur")) ;;
-    file) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
-    directory) compopt -o filenames; COMPREPLY=($(compgen -d -- "$cur")) ;;
+    verbs) _okcvm_offer < <(_okcvm_verb_words | sed 's/:.*//') ;;
+    file) compopt -o filenames; _okcvm_offer names < <(compgen -f -- "$cur") ;;
+    directory) compopt -o filenames; _okcvm_offer names < <(compgen -d -- "$cur") ;;
     path)
       compopt -o nospace -o filenames
-      COMPREPLY=($(_okcvm_candidates path "$_okcvm_session" "$cur" | awk -v c="$cur" 'index($0, c) == 1')) ;;
-    *) COMPREPLY=($(compgen -W "$(_okcvm_candidates "$_okcvm_wanted" "$_okcvm_session" "$cur")" -- "$cur")) ;;
+      _okcvm_offer names < <(_okcvm_candidates path "$_okcvm_session" "$cur") ;;
+    *) _okcvm_offer < <(_okcvm_candidates "$_okcvm_wanted" "$_okcvm_session" "$cur") ;;
   esac
 }
 complete -F _okcvm okcvm
@@ -162,6 +186,11 @@ constexpr std::string_view kZshCode = R"SH(_okcvm() {
   local cur=${words[CURRENT]}
   local -a found
   _okcvm_read_words "${(@)words[2,CURRENT-1]}"
+  if [[ $cur == --*=* ]]; then
+    _okcvm_wanted=$(_okcvm_value "$_okcvm_verb" "${cur%%=*}")
+    cur=${cur#*=}
+    compset -P 1 '*='
+  fi
   if [[ $cur == -* ]]; then
     compadd -- $(_okcvm_options "$_okcvm_verb")
     return
@@ -196,6 +225,9 @@ end
 function __okcvm_second
     test "$(__okcvm_plain)" = "$argv[1]"
 end
+function __okcvm_helped
+    test "$(__okcvm_plain)" = "help $argv[1]"
+end
 function __okcvm_session
     set -l plain (__okcvm_plain)
     contains -- $plain[1] skill checkpoint; and echo $plain[3]; or echo $plain[2]
@@ -211,6 +243,12 @@ function __okcvm_loaded
 end
 function __okcvm_snapshots
     okcvm snapshots (__okcvm_session) -n 50 2>/dev/null | awk 'NR > 1 { print $1 }'
+end
+function __okcvm_checkpoints
+    okcvm checkpoint list (__okcvm_session) -n 50 2>/dev/null | awk 'NR > 1 { print $1 }'
+end
+function __okcvm_agents
+    okcvm agents 2>/dev/null | awk 'NR > 1 { print $1 }'
 end
 function __okcvm_paths
     set -l folder (string replace -r '/?[^/]*$' '' -- (commandline -ct))
@@ -231,6 +269,10 @@ std::string fish_source(Kind kind, const std::vector<std::string_view>& choices)
       return " -a '(__okcvm_loaded)'";
     case Kind::kSnapshot:
       return " -a '(__okcvm_snapshots)'";
+    case Kind::kCheckpoint:
+      return " -a '(__okcvm_checkpoints)'";
+    case Kind::kAgent:
+      return " -a '(__okcvm_agents)'";
     case Kind::kSessionPath:
       return " -a '(__okcvm_paths)'";
     case Kind::kHostFile:
@@ -245,6 +287,7 @@ std::string fish_source(Kind kind, const std::vector<std::string_view>& choices)
     case Kind::kVerb:
     case Kind::kText:
     case Kind::kNumber:
+    case Kind::kCount:
       break;
   }
   return {};
@@ -254,7 +297,14 @@ std::string fish_option(const std::string& condition, const Option& option) {
   std::string line = "complete -c okcvm" + condition;
   if (option.letter != 0) line += std::string(" -s ") + option.letter;
   line += " -l " + std::string(option.name) + " -d " + single_quoted(option.help);
-  if (!option.value.empty()) line += " -r" + fish_source(option.kind, option.choices);
+  const bool takes_files = option.kind == Kind::kHostFile;
+  if (!option.value.empty()) line += (takes_files ? " -r" : " -x") + fish_source(option.kind, option.choices);
+  return line + "\n";
+}
+
+std::string fish_word(const std::string& where, std::string_view word, std::string_view summary) {
+  std::string line = "complete -c okcvm -n " + where + " -a " + std::string(word);
+  if (!summary.empty()) line += " -d " + single_quoted(summary);
   return line + "\n";
 }
 
@@ -264,11 +314,13 @@ std::string fish_lines() {
     const auto space = verb.name.find(' ');
     const std::string first(verb.name.substr(0, space));
     if (space == std::string_view::npos) {
-      lines += "complete -c okcvm -n __okcvm_first -a " + first + " -d " + single_quoted(verb.summary) + "\n";
+      for (const char* where : {"__okcvm_first", "'__okcvm_at help 0'"})
+        lines += fish_word(where, first, verb.summary);
     } else {
-      lines += "complete -c okcvm -n __okcvm_first -a " + first + "\n";
-      lines += "complete -c okcvm -n '__okcvm_second " + first + "' -a " +
-               std::string(verb.name.substr(space + 1)) + " -d " + single_quoted(verb.summary) + "\n";
+      for (const char* where : {"__okcvm_first", "'__okcvm_at help 0'"}) lines += fish_word(where, first, {});
+      for (const char* after : {"__okcvm_second", "__okcvm_helped"})
+        lines += fish_word("'" + std::string(after) + " " + first + "'", verb.name.substr(space + 1),
+                           verb.summary);
     }
     const std::string at = "__okcvm_at \"" + std::string(verb.name) + "\"";
     for (std::size_t i = 0; i < verb.arguments.size(); ++i) {

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -32,6 +33,13 @@ Outcome<void> run_words(const std::vector<std::string>& words) {
   return verb->run(context);
 }
 
+/// A standard stream that was closed would be the next socket, and get what is printed.
+void hold_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(stream, F_GETFD) < 0)  // opened for what it is not used for: reading and writing stay errors
+      (void)::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 int report(const Failure& failure) {
   if (!failure.silent)
     (void)write_all(STDERR_FILENO,
@@ -43,6 +51,7 @@ int report(const Failure& failure) {
 }  // namespace
 
 int main(int argc, char** argv) try {
+  hold_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of write(2), not our end
   std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
   if (words.size() == 1 && (words[0] == "--version" || words[0] == "-V")) words = {"version"};

@@ -10,7 +10,7 @@ namespace {
 
 const Argument kId{"ID", Kind::kSession};
 const Argument kPath{"PATH", Kind::kSessionPath};
-const Option kLimit{"limit", 'n', "N", "At most N rows.", Kind::kNumber};
+const Option kLimit{"limit", 'n', "N", "At most N rows.", Kind::kCount};
 const Option kNames{"names", 0, "", "Only what changed, without the text."};
 const Option kForce{"force", 0, "", "Also while files are open in it."};
 const Option kWorkdirPolicy{"workdir-policy",
@@ -42,7 +42,7 @@ std::vector<Verb> session_verbs() {
         {"skill", 's', "NAME", "A skill to load at once; may be given several times.", Kind::kSkill, true},
         {"agent", 0, "AGENT",
          "The agent it is for; a child of another agent than root shares its parent's session."},
-        {"parent-agent", 0, "AGENT", "The agent that started it."},
+        {"parent-agent", 0, "AGENT", "The agent that started it.", Kind::kAgent},
         {"task", 0, "TASK", "The task that the workdir is remembered for."},
         {"workdir", 'w', "DIR", "A directory of the host, shown as workdir/.", Kind::kHostDirectory},
         kWorkdirPolicy,
@@ -118,7 +118,7 @@ std::vector<Verb> session_verbs() {
        group,
        "List the agents and the session each works in",
        "",
-       {{"AGENT", Kind::kText, true}},
+       {{"AGENT", Kind::kAgent, true}},
        {},
        "GET /v1/agents",
        run::agents},
@@ -320,7 +320,8 @@ std::vector<Verb> conversation_verbs() {
        "FILE defaults to standard input.",
        {kId, {"FILE", Kind::kHostFile, true}},
        {{"id", 0, "ID", "The checkpoint's name."},
-        {"parent", 0, "CHECKPOINT", "The one it follows; by default the one worked on last."},
+        {"parent", 0, "CHECKPOINT", "The one it follows; by default the one worked on last.",
+         Kind::kCheckpoint},
         {"snapshot", 0, "SNAP", "The snapshot that belongs to it.", Kind::kSnapshot},
         {"with-snapshot", 0, "", "Take that snapshot now."}},
        "POST /v1/sessions/{id}/checkpoints",
@@ -329,7 +330,7 @@ std::vector<Verb> conversation_verbs() {
        group,
        "Print a checkpoint's document, by default the one worked on",
        "",
-       {kId, {"CHECKPOINT", Kind::kText, true}},
+       {kId, {"CHECKPOINT", Kind::kCheckpoint, true}},
        {{"restore", 0, "",
          "Also go back to it: it becomes the one worked on, and its snapshot is restored."}},
        "GET /v1/sessions/{id}/checkpoints/{cid}",

@@ -14,10 +14,13 @@ class Context;
 enum class Kind : std::uint8_t {
   kText,
   kNumber,       // not negative, at most 2^31 - 1
+  kCount,        // the same, but not 0
   kSession,      // an id or a unique prefix
   kSkill,        // of the host's registry
   kLoadedSkill,  // of the session before it
   kSnapshot,     // of the session before it
+  kCheckpoint,   // of the session before it
+  kAgent,
   kHostFile,
   kHostDirectory,
   kSessionPath,  // of the session before it

@@ -34,6 +34,7 @@ constexpr int kMostOnItsWay = 4096;    // more than net.unix.max_dgram_qlen
 constexpr milliseconds kSteady{1000};  // a daemon that lived so long is started again at once
 constexpr milliseconds kFirstPause{100};
 constexpr milliseconds kLongestPause{5000};
+constexpr milliseconds kLongestAfterKill{300};
 constexpr int kMostFailures =
     10;  // in a row, before programs in the mounts are told by letting the mounts go
 
@@ -178,8 +179,13 @@ void Keeper::reap() {
   for (int left = kMostOnItsWay; left > 0 && take_message(); --left) {
   }
   child_ = -1;
-  failures_ = kept_.is_ready() ? 0 : failures_ + 1;
   const bool has_exited = WIFEXITED(status);
+  const bool was_killed =
+      WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;  // it says nothing of the next one
+  if (kept_.is_ready())
+    failures_ = 0;
+  else if (!was_killed)
+    ++failures_;
   // One that was not told to stop yet, or was killed just then, or was to be replaced, leaves mounts for
   // another.
   const bool was_stopped = !is_unsaid_ && !replacing_ && (has_exited || told_to_stop_ > 1);
@@ -192,11 +198,15 @@ void Keeper::reap() {
   // wrong options.
   const bool is_hopeless = failures_ >= kMostFailures || (failures_ > 0 && has_exited && !kept_.has_mounts());
   if (asked_to_end || is_hopeless) {
+    if (is_hopeless && kept_.has_mounts())
+      std::fprintf(stderr, "okcvmd: %d daemons in a row did not become ready: the mounts are given up\n",
+                   failures_);
     result_ = has_exited ? WEXITSTATUS(status) : 1;
     return;
   }
   const bool was_steady = kept_.is_ready() && (replacing_ || Clock::now() - started_ >= kSteady);
-  pause_ = was_steady ? milliseconds(0) : std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+  pause_ = was_steady ? milliseconds(0)
+                      : std::clamp(pause_ * 2, kFirstPause, was_killed ? kLongestAfterKill : kLongestPause);
   next_start_ = Clock::now() + pause_;
 }
 

@@ -59,6 +59,17 @@ std::string percent_encoded(std::string_view bytes) {
   return encoded;
 }
 
+namespace {
+
+/// A "+" is a space in queries, as HTML forms and every client library write it.
+Result<std::string> decoded_field(std::string_view text) {
+  std::string spaced(text);
+  std::replace(spaced.begin(), spaced.end(), '+', ' ');
+  return percent_decoded(spaced);
+}
+
+}  // namespace
+
 Result<std::map<std::string, std::string, std::less<>>> parse_query(std::string_view text) {
   std::map<std::string, std::string, std::less<>> query;
   while (!text.empty()) {
@@ -66,8 +77,8 @@ Result<std::map<std::string, std::string, std::less<>>> parse_query(std::string_
     text.remove_prefix(std::min(field.size() + 1, text.size()));
     if (field.empty()) continue;
     const auto equals = field.find('=');
-    auto name = percent_decoded(field.substr(0, equals));
-    auto value = percent_decoded(equals == field.npos ? std::string_view() : field.substr(equals + 1));
+    auto name = decoded_field(field.substr(0, equals));
+    auto value = decoded_field(equals == field.npos ? std::string_view() : field.substr(equals + 1));
     if (!name) return fail(name.error());
     if (!value) return fail(value.error());
     if (!query.emplace(*name, std::move(*value)).second)

@@ -137,7 +137,7 @@ Result<Response> restore_checkpoint(Exchange& exchange) {
     auto result =
         sessions.restore(*exchange.session, *checkpoint->snapshot, {}, false, exchange.request.progress);
     if (!result) return fail(result.error());
-    restored = view_of_restore(*checkpoint->snapshot, false, *result);
+    restored = view_of_restore(false, *result);
   }
   if (auto set = sessions.set_head(*exchange.session, checkpoint->id); !set) return fail(set.error());
   return json_response(

@@ -14,6 +14,8 @@
 
 namespace okcvm::daemon {
 
+inline constexpr std::size_t kMaxLabel = 64 << 10;  // of a snapshot
+
 /// Reads a request's JSON object strictly: every field must be asked for and be of its type. Getters answer
 /// an empty value where something is wrong; the first wrong is kept, and end() tells it. Not thread-safe.
 class Fields final {

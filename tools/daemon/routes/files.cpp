@@ -42,6 +42,23 @@ bool names_tag(std::string_view list, std::string_view tag, bool strongly) {
   return false;
 }
 
+/// What If-Match and If-None-Match ask for of what is there, if there is anything, by the tags that are told
+/// of it. errno ECANCELED: answered as 412.
+Result<void> check_condition(std::string_view match, std::string_view none_match,
+                             const std::vector<std::string>& tags) {
+  const auto names_one = [&](std::string_view list, bool strongly) {
+    return std::any_of(tags.begin(), tags.end(),
+                       [&](const auto& tag) { return names_tag(list, tag, strongly); });
+  };
+  if ((match.empty() || names_one(match, true)) && (none_match.empty() || !names_one(none_match, false)))
+    return {};
+  auto error = none_match == "*" && (match.empty() || names_one(match, true))
+                   ? Error::of(Code::kAlreadyExists, "there is a file at this path already")
+                   : Error::of(Code::kBusy, "the file is not the one that was asked for: read it again");
+  error.errno_value = ECANCELED;
+  return fail(std::move(error));
+}
+
 Json entry_view(fusefs::Files& files, const Caller& caller, const RelPath& path,
                 const fusefs::FileInfo& info) {
   std::optional<std::string> target;
@@ -72,6 +89,7 @@ Result<Response> send_file(const Request& request, const RelPath& path, const fu
                       {"Accept-Ranges", "bytes"},
                       {"X-Content-Type-Options", "nosniff"}};
   response.content_type = content_type_of(path.leaf());
+  if (auto met = check_condition(request.header("if-match"), {}, {tag}); !met) return fail(met.error());
   if (const auto known = request.header("if-none-match"); !known.empty() && names_tag(known, tag, false)) {
     response.status = 304;
     return response;
@@ -98,21 +116,6 @@ Result<Response> send_file(const Request& request, const RelPath& path, const fu
   }
   response.body = std::move(body);
   return response;
-}
-
-/// What If-Match and If-None-Match ask for of what is there, if there is anything, by the tags that are told
-/// of it. errno ECANCELED: answered as 412.
-Result<void> check_condition(std::string_view match, std::string_view none_match,
-                             const std::vector<std::string>& tags) {
-  const auto names_one = [&](std::string_view list, bool strongly) {
-    return std::any_of(tags.begin(), tags.end(),
-                       [&](const auto& tag) { return names_tag(list, tag, strongly); });
-  };
-  if ((match.empty() || names_one(match, true)) && (none_match.empty() || !names_one(none_match, false)))
-    return {};
-  auto error = Error::of(Code::kBusy, "the file is not the one that was asked for: read it again");
-  error.errno_value = ECANCELED;
-  return fail(std::move(error));
 }
 
 /// The same as a check at the moment of the change; none if nothing is asked for. Listings tell a link's own

@@ -127,6 +127,8 @@ Result<Response> show_metrics(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto most = query.integer("sessions", 0, 1000).value_or(0);
   if (auto ended = query.end(); !ended) return fail(ended.error());
+  if (!exchange.request.peer.is_root())
+    return fail(Code::kForbidden, "the metrics are of all users' sessions: only root may see them");
   auto& sessions = exchange.service.sessions;
   Exposition out;
   out.gauge("okcvm_sessions", sessions.count(), "Sessions that exist.");

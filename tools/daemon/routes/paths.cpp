@@ -54,9 +54,11 @@ Result<Response> resolve_path(Exchange& exchange) {
   const auto info = files.stat(caller, *path, true);
   if (!info && (must_exist || info.error().code != Code::kNotFound)) return fail(info.error());
   const auto& rule = rule_of(zone_named((physical ? *physical : *path).top()));
-  const bool writable = rule.write_error == 0 && !path->is_root();
+  const bool is_there = rule.zone != Zone::kWorkdir || files.stat(caller, *RelPath::parse(rule.name), true);
+  const bool writable = rule.write_error == 0 && is_there && !path->is_root();
   if (for_write && !writable)
-    return fail(Code::kReadOnly, "only uploads/, outputs/, temp/ and workdir/ can be written", path->text());
+    return fail(Code::kReadOnly, "only uploads/, outputs/, temp/ and a workdir/ that is bound can be written",
+                path->text());
   return json_response({{"path", path->text()},
                         {"mount_path", path->is_root() ? mount_point : mount_point + "/" + path->text()},
                         {"exists", info.has_value()},

@@ -39,7 +39,7 @@ Result<Response> seed_list_snapshots(Exchange& exchange) {
 
 Result<Response> seed_take_snapshot(Exchange& exchange) {
   Fields fields(exchange.request);
-  const auto label = fields.text("label").value_or("");
+  const auto label = fields.text("label", kMaxLabel).value_or("");
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
@@ -62,9 +62,9 @@ Result<Response> seed_restore(Exchange& exchange) {
   if (!restored) return fail(restored.error());
   auto views = seed_list(exchange, kDefaultLimit);
   if (!views) return fail(views.error());
-  auto view = view_of_restore(snapshot, false, *restored);
+  auto view = view_of_restore(false, *restored);
   view["restored"] = true;
-  view["snapshot_id"] = snapshot;
+  view["snapshot_id"] = view["snapshot"];
   view["snapshots"] = std::move(*views);
   return json_response(view);
 }

@@ -5,7 +5,6 @@
 namespace okcvm::daemon::routes {
 namespace {
 
-constexpr std::size_t kMaxLabel = 64 << 10;
 constexpr std::size_t kMaxPaths = 10'000;
 
 /// None given: everything is meant. An empty list most likely is what a client computed, and not that.
@@ -97,9 +96,14 @@ Result<Response> diff_snapshots(Exchange& exchange) {
   if (!store) return fail(store.error());
   auto source = changes_for(exchange, !to);
   if (!source) return fail(source.error());
+  const auto first = from.empty() ? std::nullopt : std::optional((*store)->find(from));
+  const auto second = to ? std::optional((*store)->find(*to)) : std::nullopt;
+  for (const auto* end : {&first, &second})
+    if (*end && !**end) return fail((*end)->error());
   auto changes = (*store)->diff(from, to, *source, reader, exchange.request.progress);
   if (!changes) return fail(changes.error());
-  Json view{{"from", from.empty() ? Json() : Json(from)}, {"to", or_null(to)}};
+  Json view{{"from", first ? Json((*first)->id.text()) : Json()},
+            {"to", second ? Json((*second)->id.text()) : Json()}};
   add_differences(view, "changes", *changes);
   return json_response(view);
 }
@@ -116,7 +120,7 @@ Result<Response> restore_snapshot(Exchange& exchange) {
   auto restored = exchange.service.sessions.restore(*exchange.session, snapshot, *paths, dry_run,
                                                     exchange.request.progress);
   if (!restored) return fail(restored.error());
-  return json_response(view_of_restore(snapshot, dry_run, *restored));
+  return json_response(view_of_restore(dry_run, *restored));
 }
 
 Result<Response> undo_restore(Exchange& exchange) {
@@ -126,7 +130,7 @@ Result<Response> undo_restore(Exchange& exchange) {
   auto restored = exchange.service.sessions.restore(*exchange.session, std::nullopt, {}, false,
                                                     exchange.request.progress);
   if (!restored) return fail(restored.error());
-  return json_response(view_of_restore(std::nullopt, false, *restored));
+  return json_response(view_of_restore(false, *restored));
 }
 
 Result<Response> fork_session(Exchange& exchange) {

@@ -131,10 +131,9 @@ void add_differences(Json& view, const char* name, const std::vector<snapshots::
   view[name] = std::move(rows);
 }
 
-Json view_of_restore(const std::optional<std::string>& snapshot, bool dry_run,
-                     const snapshots::RestoreResult& result) {
+Json view_of_restore(bool dry_run, const snapshots::RestoreResult& result) {
   Json view;
-  view["snapshot"] = or_null(snapshot);
+  view["snapshot"] = result.target.text();
   view["dry_run"] = dry_run;
   add_differences(view, "changes", result.applied);
   view["before"] = result.before ? view_of_snapshot(*result.before) : Json();

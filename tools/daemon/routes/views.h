@@ -25,8 +25,7 @@ void add_notes(Json& view, const char* name, const std::vector<std::string>& not
 /// Adds to `view` the first rows under a name, as many as an answer may hold; how many there are in all; and
 /// whether some are left out.
 void add_differences(Json& view, const char* name, const std::vector<snapshots::Difference>& differences);
-Json view_of_restore(const std::optional<std::string>& snapshot, bool dry_run,
-                     const snapshots::RestoreResult& result);
+Json view_of_restore(bool dry_run, const snapshots::RestoreResult& result);
 /// Of a file, directory or link at `path`; `target` only of links.
 Json view_of_entry(const RelPath& path, const fusefs::FileInfo& info,
                    const std::optional<std::string>& target);
