@@ -50,6 +50,14 @@ std::optional<dev_t> mounted_at(const std::filesystem::path& path) {
   return makedev(status.stx_dev_major, status.stx_dev_minor);
 }
 
+int unmount_at(const std::filesystem::path& path, bool force) {
+  constexpr int kMostOnTop = 1000;
+  for (int left = force ? kMostOnTop : 1; left > 0; --left)
+    if (::umount2(path.c_str(), UMOUNT_NOFOLLOW | (force ? MNT_DETACH : 0)) != 0)
+      return errno == EINVAL || errno == ENOENT ? 0 : errno;
+  return 0;
+}
+
 Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point) {
   FileDescriptor device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
   if (!device) {

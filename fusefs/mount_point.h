@@ -14,6 +14,10 @@ namespace okcvm::fusefs {
 /// it may be one that nobody serves at this moment.
 std::optional<dev_t> mounted_at(const std::filesystem::path& path);
 
+/// Unmounts what is mounted there; by force whatever there is, one on top of the other, at once for new
+/// calls. The errno (EBUSY: in use), or 0; nothing there is none.
+int unmount_at(const std::filesystem::path& path, bool force);
+
 /// Makes the mount point and mounts on it; answers the /dev/fuse descriptor. `busy` if something is there
 /// already, `not_found` if its parent is missing, `forbidden` if /dev/fuse cannot be used.
 Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point);

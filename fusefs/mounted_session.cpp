@@ -142,6 +142,7 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
           [this] { loop_->add_thread(); }),
       dispatcher_{operations_, gate_, state_, channel_} {
   channel_.set_syncs_at_once(operations_.syncs_at_once());
+  channel_.set_host_writes(workspace_->has_workdir());
   operations_.set_metadata(config_.metadata);
   operations_.orphans().start(adopt);
   files_.remove_leftovers();
@@ -209,6 +210,9 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
     return fail_errno(EUCLEAN, "its files are on a file system that cannot find them again (file handles)");
   auto state = SessionState::open(state_file(config, "state"), adopt);
   if (!state) return fail(state.error());
+  // Calls that the last daemon had read would wait for ever, and with them who wants the locks they hold.
+  if (adopt && !state->can_resend())
+    return fail_errno(EUCLEAN, "the kernel cannot send again what was not answered (Linux 6.9 can)");
   auto nodes = NodeTable::open(state_file(config, "nodes"), adopt);
   if (!nodes) return fail(nodes.error());
   ChangeLog::Config log;
@@ -264,16 +268,22 @@ Result<void> MountedSession::unmount(bool force) {
   if (finished_) return {};
   // Not only those that the kernel would refuse for: a container has a mount of its own.
   if (!force && !all_closed_within(kClosingPatience)) return in_use();
-  if (const auto there = mounted_at(config_.mount_point); there && there != mounted_as_ && is_mounted())
-    return fail(Code::kBusy, "something else is mounted on the session: unmount that first");
-  if (::umount2(config_.mount_point.c_str(), UMOUNT_NOFOLLOW | (force ? MNT_DETACH : 0)) != 0) {
-    if (errno == EBUSY) return in_use();
-    if (errno != EINVAL && errno != ENOENT) return fail_errno(errno, "cannot unmount the session");
+  const auto there = mounted_at(config_.mount_point);
+  if (!force && there && there != mounted_as_ && is_mounted())
+    return fail(Code::kBusy, "something else is mounted on the session: unmount that first, or use force");
+  if (const int error = unmount_at(config_.mount_point, force)) {
+    if (error == EBUSY) return in_use();
+    return fail_errno(error, "cannot unmount the session");
   }
   finished_ = true;
   fault_point("mount.gone");
   // Files that are still open and not passed through need us until they are closed, or this object goes.
-  if (state_.passthrough() || state_.open_count() == 0) end_loop();
+  if (state_.passthrough() || state_.open_count() == 0) {
+    end_loop();
+    // An upload that goes on keeps this object: nobody is to wait for its answers until then.
+    if (const FileDescriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC)); nothing)
+      ::dup3(nothing.get(), device_.get(), O_CLOEXEC);
+  }
   ::rmdir(config_.mount_point.c_str());
   if (workspace_->is_materialized()) changes_.rest();
   fault_point("mount.rested");

@@ -26,6 +26,11 @@ bool has_privileges(const struct stat& status) {
   return (status.st_mode & S_ISUID) || (status.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
 }
 
+/// But this one it must not, and that path would, where the group is none of ours.
+bool has_locking_bit(const struct stat& status) {
+  return (status.st_mode & (S_ISGID | S_IXGRP)) == S_ISGID;
+}
+
 /// How many of these bytes a daemon that died has appended: those that stand where the file ended when it
 /// began.
 std::size_t appended_before(int file, std::uint64_t fact, std::span<const std::byte> bytes) {
@@ -88,6 +93,7 @@ Result<Opened> Operations::register_open(const Request& request, const Node& nod
           struct stat status {};
           if (!known && ::fstat(opened->get(), &status) != 0) return fail_errno(errno);
           if (has_privileges(known ? *known : status)) return FileDescriptor();
+          if (is_shared && has_locking_bit(known ? *known : status)) return FileDescriptor();
           if (is_shared && is_append_only(opened->get())) return FileDescriptor();
           return opened;
         }

@@ -418,8 +418,4 @@ void SessionState::fill(MountStatistics& statistics) const {
   statistics.survives_daemon = state.resend != 0;
 }
 
-std::string_view opcode_name(std::uint32_t opcode) {
-  return opcode < kOpcodes && !kOpcodeNames[opcode].empty() ? kOpcodeNames[opcode] : "OTHER";
-}
-
 }  // namespace okcvm::fusefs

@@ -139,7 +139,4 @@ class SessionState {
   std::uint32_t next_file_ GUARDED_BY(mutex_) = 0;
 };
 
-/// "LOOKUP" for FUSE_LOOKUP.
-std::string_view opcode_name(std::uint32_t opcode);
-
 }  // namespace okcvm::fusefs

@@ -15,13 +15,9 @@
 #define SCOPED_CAPABILITY OKCVM_ANNOTATION(scoped_lockable)
 #define GUARDED_BY(x) OKCVM_ANNOTATION(guarded_by(x))
 #define REQUIRES(...) OKCVM_ANNOTATION(requires_capability(__VA_ARGS__))
-#define REQUIRES_SHARED(...) OKCVM_ANNOTATION(requires_shared_capability(__VA_ARGS__))
 #define EXCLUDES(...) OKCVM_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define ACQUIRE(...) OKCVM_ANNOTATION(acquire_capability(__VA_ARGS__))
-#define ACQUIRE_SHARED(...) OKCVM_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
 #define RELEASE(...) OKCVM_ANNOTATION(release_capability(__VA_ARGS__))
-#define RELEASE_SHARED(...) OKCVM_ANNOTATION(release_shared_capability(__VA_ARGS__))
-#define RELEASE_GENERIC(...) OKCVM_ANNOTATION(release_generic_capability(__VA_ARGS__))
 #define TRY_ACQUIRE(...) OKCVM_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define NO_THREAD_SAFETY_ANALYSIS OKCVM_ANNOTATION(no_thread_safety_analysis)
 
@@ -52,41 +48,6 @@ class SCOPED_CAPABILITY MutexLock {
 
  private:
   Mutex& mutex_;
-};
-
-/// A reader-writer lock that lets a waiting writer go first, so that a steady stream of readers cannot starve
-/// it. Readers must not nest (pthread_rwlockattr_setkind_np(3)).
-class CAPABILITY("mutex") SharedMutex {
- public:
-  SharedMutex() {
-    pthread_rwlockattr_t attributes;
-    pthread_rwlockattr_init(&attributes);
-    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
-    pthread_rwlock_init(&lock_, &attributes);
-    pthread_rwlockattr_destroy(&attributes);
-  }
-  ~SharedMutex() { pthread_rwlock_destroy(&lock_); }
-  SharedMutex(const SharedMutex&) = delete;
-  SharedMutex& operator=(const SharedMutex&) = delete;
-
-  void lock() ACQUIRE() { pthread_rwlock_wrlock(&lock_); }
-  void unlock() RELEASE() { pthread_rwlock_unlock(&lock_); }
-  void lock_shared() ACQUIRE_SHARED() { pthread_rwlock_rdlock(&lock_); }
-  void unlock_shared() RELEASE_SHARED() { pthread_rwlock_unlock(&lock_); }
-
- private:
-  pthread_rwlock_t lock_;
-};
-
-class SCOPED_CAPABILITY SharedLock {
- public:
-  explicit SharedLock(SharedMutex& mutex) ACQUIRE_SHARED(mutex) : mutex_(mutex) { mutex_.lock_shared(); }
-  ~SharedLock() RELEASE_GENERIC() { mutex_.unlock_shared(); }
-  SharedLock(const SharedLock&) = delete;
-  SharedLock& operator=(const SharedLock&) = delete;
-
- private:
-  SharedMutex& mutex_;
 };
 
 }  // namespace okcvm

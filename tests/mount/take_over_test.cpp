@@ -430,6 +430,19 @@ TEST_F(TakeOver, ADamagedHandshakeIsNotPlayedToLibfuse) {
   EXPECT_THAT(daemon().why(), ::testing::HasSubstr("damaged"));  // found at once, not for want of an answer
 }
 
+/// As before Linux 6.9.
+TEST_F(TakeOver, IsRefusedWhereTheKernelCannotSendAgain) {
+  write(outputs() / "file", "kept");
+  daemon().kill();
+  {
+    const auto state = open_file(place().scratch() / "run/sessions/12ab34cd.state", O_RDWR);
+    constexpr std::uint32_t kCannot = 0;
+    EXPECT_OK(::pwrite(state.get(), &kCannot, sizeof kCannot, 20));  // StateHeader::resend
+  }
+  EXPECT_FALSE(daemon().take_over());
+  EXPECT_THAT(daemon().why(), ::testing::HasSubstr("send again"));
+}
+
 TEST_F(TakeOver, UnusableStateIsRefused) {
   write(outputs() / "file", "kept");
   daemon().kill();

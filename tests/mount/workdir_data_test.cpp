@@ -81,6 +81,15 @@ TEST_F(Workdir, FilesThatTheHostLetsNobodyChangeStayAsTheyAre) {
   EXPECT_EQ(open("fixed", O_RDWR), 0);
 }
 
+TEST_F(Workdir, AWriteKeepsTheGroupBitOfWhatNobodyRuns) {
+  write(host() / "f", "x");
+  ASSERT_OK(::chown((host() / "f").c_str(), 65534, 65534));
+  ASSERT_OK(::chmod((host() / "f").c_str(), 02767));
+  write_all(open_file(workdir() / "f", O_WRONLY), "y");
+  EXPECT_EQ(stat_of(workdir() / "f").st_mode & 07777, 02767u);
+  EXPECT_EQ(stat_of(host() / "f").st_mode & 07777, 02767u);
+}
+
 TEST_F(Workdir, AListingIsNewThoughTheHostSetTheTimeBack) {
   const auto ours = workdir() / "d";
   const auto hosts = host() / "d";

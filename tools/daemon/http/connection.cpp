@@ -21,6 +21,7 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
 constexpr std::size_t kPiece = 256 * 1024;
+constexpr std::size_t kReadAtOnce = 64 * 1024;
 constexpr std::chrono::seconds kDrainTime{2};
 constexpr std::chrono::milliseconds kLastRequestWithin{500};
 constexpr std::chrono::seconds kIdleAtStop{2};
@@ -103,6 +104,7 @@ void Connection::read_header() {
   // One limit for the header as a whole: a client that sends it drop by drop is idle, too.
   stream_.expires_after(context_->limits.idle);
   header_bytes_ = 0;
+  buffer_.shrink_to_fit();  // it may wait for long
   read_header_piece();
 }
 
@@ -203,6 +205,7 @@ void Connection::read_some(std::size_t room, std::function<void(std::size_t)> th
   parser_->get().body().size = piece_.size();
   parser_->get().body().more = true;
   is_receiving_ = true;
+  buffer_.reserve(kReadAtOnce);  // Beast reads no more at once than it finds room for
   http::async_read_some(
       stream_, buffer_, *parser_,
       [self = shared_from_this(), then = std::move(then)](Error_code error, std::size_t taken) {

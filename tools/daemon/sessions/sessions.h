@@ -59,6 +59,9 @@ struct CreateRequest {
   WorkdirRequest workdir;
 };
 
+/// Where what is deleted waits beside what is on a file system of its own; no session's id.
+inline constexpr const char* kOwnBin = ".discarded";
+
 /// Every session of the daemon, and all that can be done with one. Thread-safe. Locks: a session's gate, then
 /// that of the totals, then the session's mutex, then the map's or the registry's; only the gate is held over
 /// work. A peer sees its own sessions; for others every call answers as if they were not there.

@@ -267,11 +267,17 @@ Result<void> Sessions::put_away(const Session& session, std::vector<std::filesys
   for (const auto& place :
        {places.workspace, places.repository, config_.state_dir / "changes" / session.id().text(),
         snapshots::draft_of(places.workspace), snapshots::draft_of(places.repository)}) {
-    auto away = bin / (place.filename().string() + now + std::to_string(left.size()));
-    if (::rename(place.c_str(), away.c_str()) != 0) {
-      if (errno == ENOENT) continue;
-      return fail_errno(errno, "a deleted session's files cannot be put away");
+    const auto name = place.filename().string() + now + std::to_string(left.size());
+    auto away = bin / name;
+    int error = ::rename(place.c_str(), away.c_str()) != 0 ? errno : 0;
+    if (error == EXDEV) {  // a file system of its own
+      const auto own_bin = place.parent_path() / kOwnBin;
+      ::mkdir(own_bin.c_str(), 0700);
+      away = own_bin / name;
+      error = ::rename(place.c_str(), away.c_str()) != 0 ? errno : 0;
     }
+    if (error == ENOENT) continue;
+    if (error != 0) return fail_errno(error, "a deleted session's files cannot be put away");
     left.push_back(std::move(away));
     const FileDescriptor folder(::open(place.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder || ::fsync(folder.get()) != 0)

@@ -106,8 +106,9 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
   for (const auto& reason : loaded->unreadable) log_error("registry: {}; the row is left out", reason);
   std::vector<std::filesystem::path> left;
   std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(config_.state_dir / "discarded", ignored))
-    left.push_back(entry.path());
+  for (const auto& bin : {config_.state_dir / "discarded", config_.state_dir / "workspaces" / kOwnBin,
+                          config_.state_dir / "snapshots" / kOwnBin})
+    for (const auto& entry : std::filesystem::directory_iterator(bin, ignored)) left.push_back(entry.path());
 
   std::set<std::string, std::less<>> known;
   for (const auto& record : loaded->sessions) known.insert(record.id.text());
