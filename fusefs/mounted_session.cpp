@@ -15,6 +15,7 @@
 #include "fusefs/path_files.h"
 #include "fusefs/request_loop.h"
 #include "fusefs/session_mount.h"
+#include "fusefs/state_files.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
@@ -37,16 +38,6 @@ ssize_t write_channel(int, iovec* parts, int count, void* user_data) {
 }
 
 /// The state file of a session for one purpose: "<runtime-dir>/<id>.nodes".
-std::filesystem::path state_file(const std::filesystem::path& runtime_dir, const SessionId& id,
-                                 const char* purpose) {
-  return runtime_dir / (id.text() + "." + purpose);
-}
-std::filesystem::path state_file(const MountConfig& config, const char* purpose) {
-  return state_file(config.runtime_dir, config.id, purpose);
-}
-
-constexpr std::array kStatePurposes{"state", "nodes", "changes"};
-
 class MountedSession final : public SessionMount {
  public:
   static Result<std::unique_ptr<SessionMount>> start(MountConfig config, FileDescriptor device, bool adopt);
@@ -208,15 +199,18 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
   if (adopt && !mounted_at(config.mount_point)) return fail_errno(EUCLEAN, "it is not mounted any more");
   if (adopt && !(*workspace)->finds_inodes_again())
     return fail_errno(EUCLEAN, "its files are on a file system that cannot find them again (file handles)");
-  auto state = SessionState::open(state_file(config, "state"), adopt);
+  const auto state_of = [&config](StateFile purpose) {
+    return state_file(config.runtime_dir, config.id, purpose);
+  };
+  auto state = SessionState::open(state_of(StateFile::kState), state_of(StateFile::kGoing), adopt);
   if (!state) return fail(state.error());
   // Calls that the last daemon had read would wait for ever, and with them who wants the locks they hold.
   if (adopt && !state->can_resend())
     return fail_errno(EUCLEAN, "the kernel cannot send again what was not answered (Linux 6.9 can)");
-  auto nodes = NodeTable::open(state_file(config, "nodes"), adopt);
+  auto nodes = NodeTable::open(state_of(StateFile::kNodes), adopt);
   if (!nodes) return fail(nodes.error());
   ChangeLog::Config log;
-  log.live = state_file(config, "changes");
+  log.live = state_of(StateFile::kChanges);
   log.resting = config.workspace.parent_path().parent_path() / "changes" / config.id.text();
   log.enabled = config.record_changes;
   log.adopt = adopt;
@@ -358,6 +352,7 @@ class MountedSession::SessionHold final : public SessionMount::Hold {
   void will_replace(const std::vector<RelPath>& paths) override {
     replaces_ = true;
     session_.operations_.names_will_go(paths);
+    for (const auto& path : paths) session_.state_.note_going(path);
   }
   void invalidate(const std::vector<RelPath>& changed) override { session_.invalidate(changed); }
 
@@ -376,9 +371,10 @@ std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
 /// Every name in a directory that the kernel knows may be one that it believes absent, and every one it knows
 /// may be gone.
 void MountedSession::tell_everything() {
-  std::vector<RelPath> paths;
+  std::vector<RelPath> paths = state_.going();
   for (const Node& node : nodes_.descendants(kRootNode, [](const Node&) { return true; })) {
     if (!rule_of(node.zone).snapshotted) continue;
+    if (S_ISREG(node.type)) notifier_.inode(node.id);  // another of its names may be gone
     if (!node.dead && operations_.orphans().keeps(node.id)) operations_.name_may_go(node.id, {});
     // The kernel may still reach it by its name, which nobody knows any more: see below.
     if (node.dead) {
@@ -474,15 +470,6 @@ MountStatistics MountedSession::statistics() const {
 }
 
 }  // namespace
-
-bool has_left_mount(const std::filesystem::path& runtime_dir, const SessionId& id) {
-  std::error_code ignored;
-  return std::filesystem::exists(state_file(runtime_dir, id, kStatePurposes.front()), ignored);
-}
-
-void forget_mount(const std::filesystem::path& runtime_dir, const SessionId& id) {
-  for (const char* purpose : kStatePurposes) ::unlink(state_file(runtime_dir, id, purpose).c_str());
-}
 
 Result<std::unique_ptr<SessionMount>> SessionMount::mount(MountConfig config) {
   ::umask(0);  // the kernel has applied the caller's; backing files get exactly what was asked for

@@ -132,7 +132,8 @@ bool is_handshake(std::span<const std::byte> request) {
 
 }  // namespace
 
-Result<SessionState> SessionState::open(const std::filesystem::path& path, bool adopt) {
+Result<SessionState> SessionState::open(const std::filesystem::path& path, const std::filesystem::path& going,
+                                        bool adopt) {
   bool is_new = false;
   auto region = SharedRegion::open(path, kRegionSize, is_new);
   if (!region) return fail(region.error());
@@ -142,6 +143,7 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, bool 
   SessionState state(std::move(*region));
   StateHeader& header = state.header();
   MutexLock lock(state.mutex_);
+  state.going_ = GoingNames(going, adopt);
   if (!adopt) {
     std::memset(static_cast<void*>(&header), 0, sizeof header);
     header.magic = kMagic;
@@ -172,7 +174,8 @@ SessionState::SessionState(SessionState&& other) noexcept NO_THREAD_SAFETY_ANALY
       unfinished_(std::move(other.unfinished_)),
       slots_(std::move(other.slots_)),
       free_files_(std::move(other.free_files_)),
-      next_file_(other.next_file_) {}
+      next_file_(other.next_file_),
+      going_(std::move(other.going_)) {}
 
 StateHeader& SessionState::header() const {
   return *reinterpret_cast<StateHeader*>(region_.data());
@@ -274,20 +277,32 @@ std::atomic<std::uint64_t>& SessionState::reference_at(std::uint32_t slot, std::
 }
 
 SessionState::Untold::Untold(SessionState& state) : state_(state) {
-  ++state_.header().untold;
+  state_.set_untold();
 }
 SessionState::Untold::~Untold() {
   fault_point("kernel.told");
-  --state_.header().untold;
+  const MutexLock lock(state_.mutex_);
+  if (--state_.header().untold == 0) state_.going_.clear();
 }
 void SessionState::set_untold() {
+  const MutexLock lock(mutex_);
   ++header().untold;
 }
 bool SessionState::has_untold() const {
   return header().untold != 0;
 }
 void SessionState::set_all_told() {
+  const MutexLock lock(mutex_);
   header().untold = 0;
+  going_.clear();
+}
+void SessionState::note_going(const RelPath& path) {
+  const MutexLock lock(mutex_);
+  going_.note(path);
+}
+std::vector<RelPath> SessionState::going() const {
+  const MutexLock lock(mutex_);
+  return going_.all();
 }
 
 std::int32_t SessionState::last_backing() const {

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fusefs/going_names.h"
 #include "fusefs/session_mount.h"
 #include "fusefs/shared_region.h"
 #include "fusefs/types.h"
@@ -32,7 +33,8 @@ class SessionState {
   static constexpr std::size_t kReferences = 513;  // noted of one
 
   /// EUCLEAN when `adopt` is set and what is there is not usable.
-  static Result<SessionState> open(const std::filesystem::path& path, bool adopt);
+  static Result<SessionState> open(const std::filesystem::path& path, const std::filesystem::path& going,
+                                   bool adopt);
   SessionState(SessionState&&) noexcept;
 
   // -- Handshake --------------------------------------------------------------------------------------------
@@ -83,10 +85,13 @@ class SessionState {
     SessionState& state_;
   };
   /// The workspace will differ from that when this daemon ends.
-  void set_untold();
+  void set_untold() EXCLUDES(mutex_);
   /// Whether one existed when a daemon died.
   bool has_untold() const;
-  void set_all_told();
+  void set_all_told() EXCLUDES(mutex_);
+  /// While one exists: this name goes. Kept until the kernel was told of everything.
+  void note_going(const RelPath& path) EXCLUDES(mutex_);
+  std::vector<RelPath> going() const EXCLUDES(mutex_);
 
   // -- Backing ids that no node has
   // --------------------------------------------------------------------------
@@ -137,6 +142,7 @@ class SessionState {
   std::unique_ptr<std::array<Slot, kChanges>> slots_;
   std::vector<std::uint32_t> free_files_ GUARDED_BY(mutex_);
   std::uint32_t next_file_ GUARDED_BY(mutex_) = 0;
+  GoingNames going_ GUARDED_BY(mutex_);
 };
 
 }  // namespace okcvm::fusefs

@@ -22,6 +22,13 @@ void take_away(fusefs::SessionMount& driver, const SessionPlace& place, const st
   hold->invalidate({value_of(RelPath::parse(path))});
 }
 
+/// The same without a word to the kernel; the session is held until the process ends.
+void take_away_and_stop(fusefs::SessionMount& driver, const SessionPlace& place, const std::string& path) {
+  auto* const hold = driver.hold().release();
+  hold->will_replace({value_of(RelPath::parse(path))});
+  std::filesystem::remove(place.workspace() / path);
+}
+
 std::string answer(fusefs::SessionMount& driver, const SessionPlace& place, const std::string& question) {
   const auto statistics = driver.statistics();
   if (question == "open files") return std::to_string(statistics.open_files);
@@ -32,6 +39,7 @@ std::string answer(fusefs::SessionMount& driver, const SessionPlace& place, cons
     for (const auto& operation : statistics.operations)
       if (operation.name == question.substr(6)) return std::to_string(operation.count);
   if (question.starts_with("take away ")) take_away(driver, place, question.substr(10));
+  if (question.starts_with("begin to take away ")) take_away_and_stop(driver, place, question.substr(19));
   if (question == "forget changes") driver.retire_changes(driver.cut_changes());
   if (question.starts_with("changed ")) {
     const auto changes = driver.cut_changes();

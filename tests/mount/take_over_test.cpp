@@ -391,6 +391,22 @@ TEST_F(TakeOver, WhatARestoreTookAwayGoesOnForWhoHasItOpen) {
   }
 }
 
+/// The nodes know one name of each inode, and no long ones.
+TEST_F(TakeOver, WhatARestoreTookAwayIsGoneThoughNobodySaidSo) {
+  const std::string a_long_name(80, 'n');
+  for (const std::string& name : {std::string("first"), a_long_name}) write(outputs() / name, "content");
+  fs::create_hard_link(outputs() / "first", outputs() / "stays");
+  const auto held = open_file(outputs() / a_long_name, O_RDONLY);
+  EXPECT_EQ(stat_of(outputs() / "first").st_nlink, 2u);
+  for (const std::string& name : {std::string("first"), a_long_name}) {
+    daemon().ask("begin to take away outputs/" + name);
+    ASSERT_NO_FATAL_FAILURE(replace_daemon());
+    EXPECT_FALSE(there_is(outputs() / name));
+  }
+  EXPECT_EQ(stat_of(outputs() / "stays").st_nlink, 1u);
+  EXPECT_EQ(read(held), "content");
+}
+
 TEST_F(TakeOver, ADamagedRecordOfChangesIsToldAsLost) {
   write(outputs() / "file", "x");
   daemon().kill();

@@ -1,0 +1,49 @@
+#include "fusefs/going_names.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace okcvm::fusefs {
+namespace {
+
+constexpr std::size_t kMost = 64 << 20;
+constexpr int kFlags = O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
+
+}  // namespace
+
+GoingNames::GoingNames(std::filesystem::path path, bool adopt) : path_(std::move(path)) {
+  if (!adopt) ::unlink(path_.c_str());
+  file_ = FileDescriptor(::open(path_.c_str(), kFlags));
+  struct stat status {};
+  if (file_ && ::fstat(file_.get(), &status) == 0) size_ = static_cast<std::size_t>(status.st_size);
+}
+
+void GoingNames::note(const RelPath& path) {
+  if (!file_) file_ = FileDescriptor(::open(path_.c_str(), kFlags | O_CREAT, 0600));
+  if (!file_ || size_ > kMost) return;
+  const std::string line = path.text() + '\0';
+  if (const ssize_t put = ::write(file_.get(), line.data(), line.size()); put > 0)
+    size_ += static_cast<std::size_t>(put);
+}
+
+std::vector<RelPath> GoingNames::all() const {
+  std::string text(size_, '\0');
+  std::vector<RelPath> paths;
+  if (!file_ || ::pread(file_.get(), text.data(), size_, 0) != static_cast<ssize_t>(size_)) return paths;
+  for (std::size_t start = 0, end = 0; (end = text.find('\0', start)) != text.npos; start = end + 1)
+    if (auto path = RelPath::parse(std::string_view(text).substr(start, end - start)))
+      paths.push_back(std::move(*path));
+  return paths;
+}
+
+void GoingNames::clear() {
+  if (!file_) return;
+  ::unlink(path_.c_str());
+  file_.reset();
+  size_ = 0;
+}
+
+}  // namespace okcvm::fusefs
