@@ -494,6 +494,19 @@ TEST_F(DaemonSessions, NeedAMountRootAndASafeStateDirectory) {
               ::testing::HasSubstr("written to by others"));
 }
 
+TEST_F(DaemonSessions, AreRememberedFromBeforeTheLastStartThoughTheLogIsDamaged) {
+  start();
+  create({{"id", "s1"}});
+  kill_daemon();
+  start();
+  kill_daemon();
+  auto log = read(root_ / "state/sessions.db-wal");
+  log[100] ^= 1;
+  write(root_ / "state/sessions.db-wal", log);
+  start();
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1").json()["state"], "mounted");
+}
+
 TEST_F(DaemonSessions, StartEmptyWhateverTheRegistryHasForgotten) {
   start();
   create({{"id", "files"}});
@@ -503,6 +516,9 @@ TEST_F(DaemonSessions, StartEmptyWhateverTheRegistryHasForgotten) {
   ASSERT_EQ(stop(), 0);
   std::filesystem::rename(root_ / "state/sessions.db", root_ / "sessions.db");
   start();
+  const auto health = ask("GET", "/v1/health").json();
+  EXPECT_EQ(health["status"], "degraded");
+  EXPECT_EQ(health["affected"].size(), 1u) << health;  // that has files
   for (const std::string id : {"files", "repository"}) {
     EXPECT_EQ(ask_as(1234, "POST", "/v1/sessions", json{{"id", id}}.dump()).code(), "already_exists") << id;
     const auto agent = ask_as(1234, "POST", "/v1/sessions", json{{"agent", id}}.dump()).json();

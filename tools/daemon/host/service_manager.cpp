@@ -1,6 +1,9 @@
 #include "tools/daemon/host/service_manager.h"
 
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <systemd/sd-bus.h>
 #include <systemd/sd-daemon.h>
@@ -82,6 +85,14 @@ std::string job_type(sd_bus* bus) {
   return type;
 }
 
+/// Whether it is /dev/fuse, of a mount that is not over (linux/major.h, linux/miscdevice.h).
+bool is_mounts_device(int descriptor) {
+  struct stat status {};
+  pollfd state{descriptor, POLLIN, 0};
+  return ::fstat(descriptor, &status) == 0 && S_ISCHR(status.st_mode) && status.st_rdev == makedev(10, 229) &&
+         ::poll(&state, 1, 0) >= 0 && !(state.revents & POLLERR);
+}
+
 }  // namespace
 
 ServiceManager::ServiceManager() : parent_(::getppid()) {
@@ -105,7 +116,10 @@ Inherited ServiceManager::take_inherited() {
       auto path = bound_path(descriptor.get());
       inherited.sockets.push_back({std::move(descriptor), std::move(path), name == kControlName});
     } else if (name.starts_with(kDevicePrefix)) {
-      inherited.devices[std::string(name.substr(kDevicePrefix.size()))] = std::move(descriptor);
+      // The newest comes first. One of a mount that has ended may still be there, or what somebody else
+      // stored.
+      if (is_mounts_device(descriptor.get()))
+        inherited.devices.try_emplace(std::string(name.substr(kDevicePrefix.size())), std::move(descriptor));
     }
   }
   for (int i = 0; names && names[i]; ++i) std::free(names[i]);

@@ -115,6 +115,9 @@ Result<std::unique_ptr<Registry>> Registry::open(const std::filesystem::path& fi
   auto database = Database::open(file, newest_schema(), check);
   if (!database) return fail(database.error());
   if (auto migrated = migrate(*database); !migrated) return fail(migrated.error());
+  // A log that is damaged is taken for one that ends there: less of it should be what is known of nowhere
+  // else.
+  [[maybe_unused]] auto folded = database->run("PRAGMA wal_checkpoint(PASSIVE)");
   database->make_room_in_log();
   return std::unique_ptr<Registry>(new Registry(std::make_unique<Database>(std::move(*database))));
 }

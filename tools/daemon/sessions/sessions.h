@@ -238,6 +238,8 @@ class Sessions final {
   void let_go(const SessionId& id, bool was_kept);
   void bring_back(Session& session, FileDescriptor kept_device, bool was_lost);
   void note_affected(const Session& session, std::string reason) EXCLUDES(mutex_);
+  /// Of what there is of a session without a row.
+  void note_unknown(const SessionId& id, std::string_view what) EXCLUDES(mutex_);
 
   // sessions_workdir.cpp
   /// Fills the record's workdir fields; refusals become its fallback. Answers what is to be remembered once

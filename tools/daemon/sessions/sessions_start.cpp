@@ -61,6 +61,14 @@ void Sessions::note_affected(const Session& session, std::string reason) {
   affected_.push_back({session.id(), session.owner(), std::move(reason), time_now()});
 }
 
+void Sessions::note_unknown(const SessionId& id, std::string_view what) {
+  const std::string reason =
+      "the registry has no such session, which may have been damaged: " + std::string(what);
+  log_error("session {}: {}", id.text(), reason);
+  const MutexLock lock(mutex_);
+  affected_.push_back({id, 0, reason, time_now()});
+}
+
 std::vector<Sessions::Affected> Sessions::affected() const {
   const MutexLock lock(mutex_);
   return affected_;
@@ -149,10 +157,15 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
     sessions.push_back(std::move(session));
   }
   for (auto& [name, device] : kept_devices) {
-    log_warning("a mount was kept for the unknown session {}; it is let go", name);
     device.reset();
-    if (auto id = SessionId::parse(name)) let_go(*id, true);
+    auto id = SessionId::parse(name);
+    if (!id) continue;
+    let_go(*id, true);
+    note_unknown(*id, "its mount, which was kept, is let go");
   }
+  for (const auto& entry : std::filesystem::directory_iterator(config_.state_dir / "workspaces", ignored))
+    if (auto id = SessionId::parse(entry.path().filename().string()); id && !known.contains(id->text()))
+      note_unknown(*id, "its files are kept in the state directory");
   for_each_at_once(sessions.size(),
                    [&](std::size_t i) { bring_back(*sessions[i], std::move(devices[i]), was_lost[i]); });
   remove_meanwhile(std::move(left));  // not before: programs in the mounts were waiting
