@@ -336,6 +336,8 @@ TEST_F(DaemonThatIsReplaced, TakesNoHarmFromDescriptorsThatAreNotItsOwn) {
   ASSERT_TRUE(manager().heard(that_stores("okcvm-s1")));
   write(mount("s1") / "outputs/f", "bytes");
   EXPECT_EQ(stop(SIGKILL), 128 + SIGKILL);
+  manager().store("okcvm-s1", open_file("/dev/null", O_RDWR));
+  manager().store("okcvm-s1", open_file("/dev/fuse", O_RDWR));
   manager().store("okcvm-gone", open_file("/dev/null", O_RDWR));
   manager().store("okcvm-..%2f", open_file("/dev/null", O_RDWR));
   manager().store("stored", open_file("/", O_RDONLY | O_DIRECTORY));

@@ -116,10 +116,10 @@ Inherited ServiceManager::take_inherited() {
       auto path = bound_path(descriptor.get());
       inherited.sockets.push_back({std::move(descriptor), std::move(path), name == kControlName});
     } else if (name.starts_with(kDevicePrefix)) {
-      // The newest comes first. One of a mount that has ended may still be there, or what somebody else
-      // stored.
-      if (is_mounts_device(descriptor.get()))
-        inherited.devices.try_emplace(std::string(name.substr(kDevicePrefix.size())), std::move(descriptor));
+      // The newest comes first. One of a mount that has ended may still be there, or what somebody else stored.
+      auto& device = inherited.devices[std::string(name.substr(kDevicePrefix.size()))];
+      if (!device || (!is_mounts_device(device.get()) && is_mounts_device(descriptor.get())))
+        device = std::move(descriptor);
     }
   }
   for (int i = 0; names && names[i]; ++i) std::free(names[i]);
