@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <unordered_set>
 
 #include "snapshots/io.h"
+#include "snapshots/ledger.h"
 
 namespace okcvm::snapshots {
 namespace {
@@ -17,6 +19,14 @@ constexpr std::size_t kShortestPrefix = 4;
 Unexpected unknown(const std::string& snapshot) {
   return fail(Code::kUnknownSnapshot,
               "there is no snapshot \"" + snapshot.substr(0, 80) + "\"; list them to see their ids");
+}
+
+/// Which snapshot came before one whose commit cannot be read; that error where nobody knows.
+Result<std::optional<Oid>> before_damaged(const std::vector<Oid>& ledger, const Oid& oid,
+                                          const Error& error) {
+  const auto place = std::find(ledger.rbegin(), ledger.rend(), oid);
+  if (error.code != Code::kCorrupt || place == ledger.rend()) return fail(error);
+  return std::next(place) == ledger.rend() ? std::optional<Oid>() : *std::next(place);
 }
 
 }  // namespace
@@ -130,7 +140,13 @@ Result<FileDescriptor> GitStore::lock_repository() {
 
 /// Another process may have made the repository, moved it on, or packed it, since we last held the lock.
 Result<void> GitStore::notice_others() {
-  if (auto noticed = repository_->notice_removed_packs(); !noticed) return noticed;
+  const auto packs_went = repository_->notice_removed_packs();
+  if (!packs_went) return fail(packs_went.error());
+  if (*packs_went) {
+    warm_.reset();
+    history_.reset();
+    may_lack_objects_ = true;
+  }
   const auto newest = repository_->ref(kMainRef);
   if (!newest) return fail(newest.error());
   if (*newest == newest_) return {};
@@ -145,13 +161,17 @@ Result<void> GitStore::notice_others() {
 
 Result<const std::vector<Oid>*> GitStore::history() {
   if (history_) return &*history_;
+  const Ledger ledger(repository_ ? repository_->own_folder() : -1);
   std::vector<Oid> found;
-  for (auto next = newest_; next;) {
+  std::unordered_set<Oid, OidHash> seen;
+  for (auto next = newest_; next && seen.insert(*next).second;) {
     found.push_back(*next);
     auto parent = read_parent(*repository_, *next);
+    if (!parent) parent = before_damaged(ledger.all(), *next, parent.error());
     if (!parent) return fail(parent.error());
     next = *parent;
   }
+  if (!found.empty() && !ledger.is_there()) ledger.write(found);
   history_ = std::move(found);
   return &*history_;
 }
@@ -192,16 +212,25 @@ Result<std::unique_ptr<Tree>> GitStore::open_tree(const Commit& commit) {
   return Tree::open(*repository_, commit.names, totals_of(commit));
 }
 
+Result<Snapshot> GitStore::row_of(const Oid& oid) {
+  auto commit = read_commit(*repository_, oid);
+  auto snapshot = commit ? to_snapshot(*repository_, *commit) : Result<Snapshot>(fail(commit.error()));
+  if (snapshot || snapshot.error().code != Code::kCorrupt) return snapshot;
+  Snapshot damaged{StoreAccess::id(oid), {}, {}, {}, {}, {}, {}};
+  damaged.damaged = true;
+  return damaged;
+}
+
 Result<std::vector<Snapshot>> GitStore::list_locked(std::size_t limit) {
   auto all = history();
   if (!all) return fail(all.error());
   std::vector<Snapshot> snapshots;
+  std::size_t labels = 0;
   for (const Oid& oid : **all) {
-    if (limit != 0 && snapshots.size() == limit) break;
-    auto commit = read_commit(*repository_, oid);
-    if (!commit) return fail(commit.error());
-    auto snapshot = to_snapshot(*repository_, *commit);
+    if ((limit != 0 && snapshots.size() == limit) || labels >= kMostLabels) break;
+    auto snapshot = row_of(oid);
     if (!snapshot) return fail(snapshot.error());
+    labels += snapshot->label.size();
     snapshots.push_back(std::move(*snapshot));
   }
   return snapshots;

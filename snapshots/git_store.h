@@ -62,8 +62,9 @@ class GitStore final : public Store {
   };
   /// The state that the change record counts from.
   struct Base {
-    std::optional<Commit> commit;  // nothing: no snapshot yet
-    std::optional<Oid> newest;
+    std::optional<Commit> commit;  // nothing: no snapshot yet, or what it stands on cannot be read
+    std::optional<Oid> newest;     // where the main ref stands
+    std::optional<Oid> parent;     // of the next one: the newest that can be read
   };
 
   // git_store.cpp
@@ -74,6 +75,7 @@ class GitStore final : public Store {
   Result<void> notice_others() REQUIRES(mutex_);
   Result<Commit> last_commit(const Oid& oid) REQUIRES(mutex_);
   Result<std::vector<Snapshot>> list_locked(std::size_t limit) REQUIRES(mutex_);
+  Result<Snapshot> row_of(const Oid& oid) REQUIRES(mutex_);
   Result<Snapshot> find_locked(const std::string& snapshot) REQUIRES(mutex_);
   Result<const std::vector<Oid>*> history() REQUIRES(mutex_);
   Result<Oid> resolve(const std::string& snapshot) REQUIRES(mutex_);
@@ -84,6 +86,10 @@ class GitStore final : public Store {
   Result<Snapshot> take_locked(const std::string& label, const ChangeSource& changes,
                                const Progress& progress) REQUIRES(mutex_);
   Result<Base> base() REQUIRES(mutex_);
+  Result<Commit> base_commit(std::optional<Oid> restored) REQUIRES(mutex_);
+  Result<void> count_from_nothing(Base& base) REQUIRES(mutex_);
+  Result<Taken> take_from(const Base& from, const std::string& label, bool same_is_enough,
+                          const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
   ChangeSet cut(const ChangeSource& changes) REQUIRES(mutex_);
   Result<Taken> take_now(const std::string& label, bool same_is_enough, const ChangeSource& changes,
                          const Progress& progress) REQUIRES(mutex_);
@@ -128,6 +134,7 @@ class GitStore final : public Store {
       REQUIRES(mutex_);
 
   // store_verify.cpp
+  bool is_whole(const Commit& commit) REQUIRES(mutex_);
   Result<VerifyReport> verify_locked(const std::string& snapshot, const ChangeSource& changes,
                                      const Progress& progress) REQUIRES(mutex_);
 
@@ -143,6 +150,7 @@ class GitStore final : public Store {
   std::unique_ptr<Tree> warm_ GUARDED_BY(mutex_);     // of `warm_for_`, as far as it was looked into
   Oid warm_for_ GUARDED_BY(mutex_);
   std::optional<std::vector<Oid>> history_ GUARDED_BY(mutex_);  // newest first; read when first asked for
+  bool may_lack_objects_ GUARDED_BY(mutex_) = false;            // packs went since it was looked at
   bool untold_ GUARDED_BY(mutex_) = false;    // the change source may not know of the last snapshot
   bool gives_up_ GUARDED_BY(mutex_) = false;  // the journal of a restore is still to be put aside
 };

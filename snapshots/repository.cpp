@@ -211,12 +211,15 @@ void Repository::refresh() {
   packs_.merge(packs_of(folder_.get()));
 }
 
-Result<void> Repository::notice_removed_packs() {
-  if (has_failed_ || !handles_) return open_anew();
+Result<bool> Repository::notice_removed_packs() {
   auto now = packs_of(folder_.get());
-  if (!std::includes(now.begin(), now.end(), packs_.begin(), packs_.end())) return reopen();
+  const bool went = !std::includes(now.begin(), now.end(), packs_.begin(), packs_.end());
+  if (has_failed_ || !handles_ || went) {
+    if (auto opened = open_anew(); !opened) return fail(opened.error());
+    return went;
+  }
   packs_ = std::move(now);
-  return {};
+  return false;
 }
 
 Result<void> Repository::open_anew() {

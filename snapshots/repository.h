@@ -59,8 +59,9 @@ class Repository final {
   void refresh();
   /// Looks whether packs went since, as they do when somebody has git collect garbage: what they held may be
   /// nowhere any more, though it can still be read from those that are open. After something could not be
-  /// read all is opened anew.
-  Result<void> notice_removed_packs();
+  /// read all is opened anew. Answers
+  /// whether packs went.
+  Result<bool> notice_removed_packs();
   /// Forgets everything read so far: after packs were removed.
   Result<void> reopen();
   /// The same, also what was found damaged: that may be repaired. Where it fails nothing works until it, or

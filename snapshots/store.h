@@ -51,6 +51,7 @@ struct Snapshot {
   std::vector<RelPath> in_flight;  // written to while it was read: captured as read once
   std::vector<RelPath> left_out;   // sockets, FIFOs and devices
   bool unchanged = false;          // answered by take(): the newest there was, and no new one
+  bool damaged = false;            // nothing but its id can be read
 };
 
 enum class DifferenceKind : std::uint8_t { kAdded, kRemoved, kChanged, kMetadata, kRenamed };
@@ -141,7 +142,9 @@ class Store {
   virtual Result<Snapshot> take(const std::string& label, const ChangeSource& changes,
                                 const Progress& progress) = 0;
 
-  virtual Result<std::vector<Snapshot>> list(std::size_t limit) = 0;  // newest first; 0: all
+  /// Newest first; 0: all. Ends where the labels are kMostLabels bytes or more.
+  virtual Result<std::vector<Snapshot>> list(std::size_t limit) = 0;
+  static constexpr std::size_t kMostLabels = 4 << 20;
   virtual Result<Snapshot> find(const std::string& snapshot) = 0;
   /// What a snapshot changed against its parent. With a `reader`, with the text of files that he may read:
   /// the modes and owners that the files and the folders above them have on each side say so.

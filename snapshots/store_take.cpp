@@ -4,6 +4,7 @@
 
 #include "snapshots/capture.h"
 #include "snapshots/git_store.h"
+#include "snapshots/ledger.h"
 #include "snapshots/pack_merge.h"
 #include "snapshots/replay.h"
 
@@ -63,21 +64,44 @@ Result<Snapshot> GitStore::take_locked(const std::string& label, const ChangeSou
 /// the newest.
 Result<GitStore::Base> GitStore::base() {
   Base found;
-  found.newest = newest_;
+  found.newest = found.parent = newest_;
   if (!found.newest) return found;
-  auto ref = repository_->ref(kBaseRef);
-  if (!ref) return fail(ref.error());
-  auto restored = *ref;
+  auto restored = repository_->ref(kBaseRef);
+  if (!restored) return fail(restored.error());
+  auto commit = base_commit(*restored);
+  if (commit) {
+    found.commit = std::move(*commit);
+    return found;
+  }
+  if (commit.error().code != Code::kCorrupt) return fail(commit.error());
+  if (auto known = count_from_nothing(found); !known) return fail(known.error());
+  return found;
+}
+
+Result<Commit> GitStore::base_commit(std::optional<Oid> restored) {
   if (restored && restored != stale_base_) {
     auto parent = last_ && last_->oid == *restored ? last_->parent : read_parent(*repository_, *restored);
     if (!parent) return fail(parent.error());
-    if (*parent != found.newest) stale_base_ = restored;
+    if (*parent != newest_) stale_base_ = restored;
   }
   if (restored == stale_base_) restored.reset();
-  auto commit = last_commit(restored.value_or(*found.newest));
-  if (!commit) return fail(commit.error());
-  found.commit = std::move(*commit);
-  return found;
+  return last_commit(restored.value_or(*newest_));
+}
+
+/// What was counted from so far cannot be read. Everything is in the workspace still.
+Result<void> GitStore::count_from_nothing(Base& base) {
+  warm_.reset();
+  last_.reset();
+  base.commit.reset();
+  base.parent.reset();
+  const auto all = history();
+  if (!all) return fail(all.error());
+  for (const Oid& oid : **all)
+    if (read_commit(*repository_, oid)) {
+      base.parent = oid;
+      break;
+    }
+  return {};
 }
 
 /// After a restore that was broken off half way, what it did is in no record.
@@ -108,42 +132,58 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   }
   auto from = base();
   if (!from) return fail(from.error());
+  const bool lacks_objects = may_lack_objects_ && from->commit && !is_whole(*from->commit);
+  may_lack_objects_ = false;
+  if (!lacks_objects) {
+    auto taken = take_from(*from, label, same_is_enough, changes, progress);
+    if (taken || !from->commit || taken.error().code != Code::kCorrupt) return taken;
+  }
+  if (auto known = count_from_nothing(*from); !known) return fail(known.error());
+  return take_from(*from, label, same_is_enough, changes, progress);
+}
+
+Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string& label, bool same_is_enough,
+                                            const ChangeSource& changes, const Progress& progress) {
   ChangeSet first = cut(changes);
-  const bool is_newest = from->commit && from->commit->oid == *from->newest;
+  const bool is_newest = from.commit && from.commit->oid == *from.newest;
   if (first.empty() && is_newest && same_is_enough) {
-    auto tree = open_tree(*from->commit);
+    auto tree = open_tree(*from.commit);
     if (!tree) return fail(tree.error());
-    auto same = to_snapshot(*repository_, *from->commit);
+    auto same = to_snapshot(*repository_, *from.commit);
     if (!same) return fail(same.error());
     same->unchanged = true;
-    return Taken{std::move(*same), *from->commit, std::move(*tree)};
+    return Taken{std::move(*same), *from.commit, std::move(*tree)};
+  }
+  if (from.newest && !from.commit) {
+    first.rescan = true;
+    first.rescan_reason = "the newest snapshot is damaged";
   }
 
-  Batch batch(*repository_, !from->newest);
+  Batch batch(*repository_, !from.newest);
   auto reading =
-      read_workspace(*from, {from->commit.has_value(), !untold_}, std::move(first), changes, batch, progress);
+      read_workspace(from, {from.commit.has_value(), !untold_}, std::move(first), changes, batch, progress);
   if (!reading) return fail(reading.error());
   auto& [tree, found, set] = *reading;
-  const bool whole = !from->commit || set.rescan;
+  const bool whole = !from.commit || set.rescan;
   auto names = tree->write(batch);
   if (!names) return fail(names.error());
   if (auto settled = settle_in_flight(set, *tree, found.in_flight); !settled) return fail(settled.error());
 
   // After a restore the same as the newest is new all the same: what is retired is counted from the restore.
   Commit commit;
-  const bool unchanged = same_is_enough && is_newest && from->commit->names == *names;
+  const bool unchanged = same_is_enough && is_newest && from.commit->names == *names;
   if (unchanged) {
-    commit = *from->commit;
+    commit = *from.commit;
     if (set.rescan) index_->commit(commit.oid, true);
   } else {
     const Totals& totals = tree->totals();
-    commit.parent = from->newest;
+    commit.parent = from.parent;
     commit.label = label;
     commit.created_at = now();
     commit.stats = {totals.files, totals.directories, totals.bytes, found.entries, found.bytes, set.rescan};
     commit.in_flight = found.in_flight;
     commit.names = *names;
-    auto oid = keep(batch, commit, *from, whole);
+    auto oid = keep(batch, commit, from, whole);
     if (!oid) return fail(oid.error());
     commit.oid = *oid;
   }
@@ -183,11 +223,15 @@ Result<Oid> GitStore::keep(Batch& batch, const Commit& commit, const Base& from,
     if (auto undone = Batch::recover(*repository_); !undone) return fail(undone.error());
     return fail(failed);
   }
+  Ledger(repository_->own_folder()).add(*oid, !from.newest);
   newest_ = *oid;
   last_ = commit;
   last_->oid = *oid;
   index_->commit(*oid, whole);
-  if (history_) history_->insert(history_->begin(), *oid);
+  if (from.parent != from.newest)
+    history_.reset();
+  else if (history_)
+    history_->insert(history_->begin(), *oid);
   return oid;
 }
 

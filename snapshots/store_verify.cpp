@@ -6,6 +6,7 @@
 #include "snapshots/git_store.h"
 #include "snapshots/git_tree.h"
 #include "snapshots/io.h"
+#include "snapshots/ledger.h"
 
 namespace okcvm::snapshots {
 namespace {
@@ -13,29 +14,38 @@ namespace {
 /// Reads every object that can be reached and notes what cannot be.
 class Inspector {
  public:
-  Inspector(const Repository& repository, VerifyReport& report, const Progress& progress)
-      : repository_(repository), report_(report), progress_(progress) {}
+  /// Of blobs, where they are not read, it is only asked whether they are there.
+  Inspector(const Repository& repository, VerifyReport& report, const Progress& progress, bool reads_blobs)
+      : repository_(repository), report_(report), progress_(progress), reads_blobs_(reads_blobs) {}
 
   /// `busy` if asked to stop.
   Result<void> commits(std::optional<Oid> next) {
-    while (next && seen_.insert(*next).second) {
-      if (auto told = count(); !told) return told;
-      auto bytes = repository_.read(*next, ObjectKind::kCommit);
-      if (!bytes) {
-        report_.problems.push_back("snapshot " + next->hex() + ": " + bytes.error().message);
-        return {};
-      }
-      const auto commit = read_commit(repository_, *next);
-      if (!commit) report_.problems.push_back("snapshot " + next->hex() + ": " + commit.error().message);
-      const auto tree = bytes->starts_with("tree ")
-                            ? Oid::parse(std::string_view(*bytes).substr(5, Oid::kHexSize))
-                            : std::nullopt;
-      if (tree)
-        if (auto done = trees(*tree, ""); !done) return done;
-      auto parent = read_parent(repository_, *next);
-      next = parent ? *parent : std::nullopt;
+    while (next && !seen_.contains(*next)) {
+      auto before = commit(*next);
+      if (!before) return fail(before.error());
+      next = *before;
     }
     return {};
+  }
+
+  /// One and what it stands on; answers the one before it.
+  Result<std::optional<Oid>> commit(const Oid& oid) {
+    seen_.insert(oid);
+    if (auto told = count(); !told) return fail(told.error());
+    auto bytes = repository_.read(oid, ObjectKind::kCommit);
+    if (!bytes) {
+      report_.problems.push_back("snapshot " + oid.hex() + ": " + bytes.error().message);
+      return std::optional<Oid>();
+    }
+    const auto known = read_commit(repository_, oid);
+    if (!known) report_.problems.push_back("snapshot " + oid.hex() + ": " + known.error().message);
+    const auto tree = bytes->starts_with("tree ")
+                          ? Oid::parse(std::string_view(*bytes).substr(5, Oid::kHexSize))
+                          : std::nullopt;
+    if (tree)
+      if (auto done = trees(*tree, ""); !done) return fail(done.error());
+    auto parent = read_parent(repository_, oid);
+    return parent ? *parent : std::nullopt;
   }
 
  private:
@@ -65,6 +75,10 @@ class Inspector {
   Result<void> blob(const Oid& oid, const std::string& path) {
     if (!seen_.insert(oid).second) return {};
     if (auto told = count(); !told) return told;
+    if (!reads_blobs_) {
+      if (!repository_.contains(oid)) note(path, Error::of(Code::kCorrupt, "it is missing"));
+      return {};
+    }
     bool is_stopped = false;
     auto read = repository_.read_stream(oid, [&](std::string_view) -> Result<void> {
       is_stopped = progress_ && !progress_("verifying", report_.objects, 0);
@@ -82,10 +96,17 @@ class Inspector {
   const Repository& repository_;
   VerifyReport& report_;
   const Progress& progress_;
+  const bool reads_blobs_;
   std::unordered_set<Oid, OidHash> seen_;
 };
 
 }  // namespace
+
+bool GitStore::is_whole(const Commit& commit) {
+  VerifyReport report;
+  Inspector inspector(*repository_, report, nullptr, false);
+  return inspector.commit(commit.oid) && report.problems.empty();
+}
 
 Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const ChangeSource& changes,
                                              const Progress& progress) {
@@ -93,12 +114,15 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
   if (!repository_ && !snapshot.empty()) return fail(commit_of(snapshot).error());
   if (!repository_) return report;
   if (auto opened = repository_->open_anew(); !opened) return fail(opened.error());
-  Inspector inspector(*repository_, report, progress);
+  Inspector inspector(*repository_, report, progress, true);
   for (const char* name : {kMainRef, kBaseRef, kUndoRef}) {
     const auto ref = repository_->ref(name);
     if (!ref) report.problems.push_back(ref.error().message);
     if (auto done = inspector.commits(ref.value_or(std::nullopt)); !done) return fail(done.error());
   }
+  // Those behind one that is lost, and that itself once another one was taken.
+  for (const Oid& oid : Ledger(repository_->own_folder()).all())
+    if (auto done = inspector.commits(oid); !done) return fail(done.error());
   auto commit = commit_of(snapshot);
   if (!commit && report.problems.empty()) return fail(commit.error());
   auto wanted = commit ? open_tree(*commit) : Result<std::unique_ptr<Tree>>(fail(commit.error()));

@@ -1,5 +1,8 @@
 // What others do to a repository while the store has it open.
 
+#include <optional>
+#include <set>
+
 #include "tests/snapshots/fixture.h"
 
 namespace okcvm::test {
@@ -69,6 +72,58 @@ TEST_F(StockGit, APackThatBecameShorterIsDamagedUntilItIsRepaired) {
   restore(a);
   expect_exact(a);
 }
+
+/// The pack of the newest of two snapshots is lost: of `b`, but not of `a`.
+class LostSnapshot : public SnapshotTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    make_zones();
+    shell("mkdir outputs/d; echo one > outputs/a; echo two > outputs/d/b");
+    a_ = snapshot("a");
+    const auto before = packs();
+    shell("echo three > outputs/a");
+    b_ = snapshot("b");
+    for (const auto& pack : packs())
+      if (!before.contains(pack)) std::filesystem::remove(pack);
+    if (GetParam()) reopen();
+  }
+  std::set<std::filesystem::path> packs() const {
+    std::set<std::filesystem::path> files;
+    for (const auto& file : std::filesystem::directory_iterator(repository() / "objects/pack"))
+      files.insert(file.path());
+    return files;
+  }
+  std::optional<Snapshot> a_, b_;
+};
+
+TEST_P(LostSnapshot, DoesNotHideThoseBeforeIt) {
+  const auto list = store().list(0);
+  ASSERT_TRUE(list) << list.error().message;
+  ASSERT_EQ(list->size(), 2u);
+  EXPECT_EQ(list->front().id, b_->id);
+  EXPECT_TRUE(list->front().damaged);
+  EXPECT_EQ(list->back().label, "a");
+  EXPECT_EQ(store().find(b_->id.text()).error().code, Code::kCorrupt);
+  EXPECT_NE(store().verify("", record_.source(), nullptr)->problems.size(), 0u);
+  restore(*a_);
+  EXPECT_EQ(read(in("outputs/a")), "one\n");
+}
+
+TEST_P(LostSnapshot, IsNothingThatTheNextOneStandsOn) {
+  shell("echo four > outputs/d/b");
+  const Snapshot c = snapshot("c");
+  EXPECT_TRUE(c.stats.rescanned);
+  EXPECT_EQ(c.parent, a_->id);
+  expect_sound_repository();
+  shell("rm -r outputs/*");
+  restore(c);
+  EXPECT_EQ(read(in("outputs/a")), "three\n");
+  EXPECT_EQ(read(in("outputs/d/b")), "four\n");
+  EXPECT_NE(store().verify("", record_.source(), nullptr)->problems.size(), 0u) << "one is lost";
+}
+
+INSTANTIATE_TEST_SUITE_P(Noticed, LostSnapshot, ::testing::Bool(),
+                         [](const auto& param) { return param.param ? "AfterARestart" : "WhileRunning"; });
 
 /// A ref that cannot be read says nothing, least of all that there are no snapshots.
 class DamagedRef : public SnapshotTest, public ::testing::WithParamInterface<const char*> {

@@ -135,6 +135,10 @@ Outcome<void> snapshots(Context& context) {
   Table table({"SNAPSHOT", "TAKEN", ">CHANGED", ">FILES", ">SIZE", "LABEL"});
   for (const auto& row : list_in(*answer, "snapshots")) {
     const auto& stats = member_in(row, "stats");
+    if (flag_in(row, "damaged")) {
+      table.row({short_id(text_in(row, "id")), "-", "-", "-", "-", "(damaged)"});
+      continue;
+    }
     table.row({short_id(text_in(row, "id")), age(text_in(row, "created_at"), std::time(nullptr)),
                std::to_string(number_in(stats, "changed")), std::to_string(number_in(stats, "files")),
                human_size(number_in(stats, "bytes")), or_dash(text_in(row, "label"))});

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tools/daemon/routes/fields.h"
 #include "tools/daemon/routes/handlers.h"
 #include "tools/daemon/routes/views.h"
@@ -6,6 +8,7 @@ namespace okcvm::daemon::routes {
 namespace {
 
 constexpr std::size_t kMaxPaths = 10'000;
+constexpr std::int64_t kMostRows = 10'000;  // of one answer, which is held in memory
 
 /// None given: everything is meant. An empty list most likely is what a client computed, and not that.
 Result<std::vector<RelPath>> paths_of(const std::optional<std::vector<std::string>>& given) {
@@ -53,17 +56,22 @@ Result<Response> take_snapshot(Exchange& exchange) {
 
 Result<Response> list_snapshots(Exchange& exchange) {
   QueryFields query(exchange.request.query);
-  const auto limit = query.integer("limit", 1, 1'000'000).value_or(0);
+  const auto limit = std::min(query.integer("limit", 1, INT32_MAX).value_or(kMostRows), kMostRows);
   if (auto ended = query.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto store = exchange.service.sessions.store_of(*exchange.session);
   if (!store) return fail(store.error());
-  auto list = (*store)->list(static_cast<std::size_t>(limit));
+  auto list = (*store)->list(static_cast<std::size_t>(limit) + 1);
   if (!list) return fail(list.error());
+  const bool is_more = list->size() > static_cast<std::size_t>(limit);
+  if (is_more) list->pop_back();
+  std::size_t labels = 0;
+  for (const auto& snapshot : *list) labels += snapshot.label.size();
   Json views = Json::array();
   for (const auto& snapshot : *list) views.push_back(view_of_snapshot(snapshot));
-  return json_response({{"snapshots", std::move(views)}});
+  return json_response(
+      {{"snapshots", std::move(views)}, {"truncated", is_more || labels >= snapshots::Store::kMostLabels}});
 }
 
 Result<Response> show_snapshot(Exchange& exchange) {

@@ -92,6 +92,10 @@ Json view_of_session(const Sessions& sessions, const Session& session, bool coun
 Json view_of_snapshot(const snapshots::Snapshot& snapshot) {
   Json view;
   view["id"] = snapshot.id.text();
+  if (snapshot.damaged) {
+    view["damaged"] = true;
+    return view;
+  }
   view["label"] = snapshot.label;
   view["created_at"] = time_text(snapshot.created_at);
   view["parent"] = snapshot.parent ? Json(snapshot.parent->text()) : Json();

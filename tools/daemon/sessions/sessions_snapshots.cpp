@@ -8,6 +8,8 @@
 namespace okcvm::daemon {
 namespace {
 
+constexpr std::size_t kMostOfLabel = 256;  // bytes, in events
+
 class Stopwatch {
  public:
   std::chrono::nanoseconds time() const { return std::chrono::steady_clock::now() - start_; }
@@ -63,7 +65,8 @@ Result<Sessions::Taken> Sessions::take_snapshot(Session& session, const std::str
   if (!taken) return fail(taken.error());
   if (is_new)
     events_.publish("snapshot", session.id().text(), session.owner(),
-                    {EventHub::text("snapshot", taken->id.text()), EventHub::text("label", taken->label),
+                    {EventHub::text("snapshot", taken->id.text()),
+                     EventHub::text("label", taken->label.substr(0, kMostOfLabel)),
                      EventHub::number("milliseconds", watch.milliseconds())});
   return Taken{std::move(*taken), is_new};
 }

@@ -1,0 +1,45 @@
+#include "snapshots/ledger.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "policy/file_descriptor.h"
+#include "snapshots/io.h"
+
+namespace okcvm::snapshots {
+namespace {
+
+constexpr const char* kName = "ledger";
+
+}  // namespace
+
+bool Ledger::is_there() const {
+  return ::faccessat(own_folder_, kName, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+std::vector<Oid> Ledger::all() const {
+  std::vector<Oid> ids;
+  const auto text = read_file(own_folder_, kName);
+  if (!text) return ids;
+  for (std::size_t start = 0, end = 0; (end = text->find('\n', start)) != text->npos; start = end + 1)
+    if (const auto id = Oid::parse(std::string_view(*text).substr(start, end - start))) ids.push_back(*id);
+  return ids;
+}
+
+void Ledger::add(const Oid& snapshot, bool is_first) const {
+  const int flags = O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | (is_first ? O_CREAT | O_TRUNC : 0);
+  const FileDescriptor file(::openat(own_folder_, kName, flags, 0600));
+  const std::string line = snapshot.hex() + "\n";
+  if (file) [[maybe_unused]]
+    const ssize_t put = ::write(file.get(), line.data(), line.size());
+}
+
+void Ledger::write(const std::vector<Oid>& newest_first) const {
+  std::string text;
+  for (auto id = newest_first.rbegin(); id != newest_first.rend(); ++id) text += id->hex() + "\n";
+  [[maybe_unused]] const auto written = replace_file(own_folder_, kName, text, false);
+}
+
+}  // namespace okcvm::snapshots
