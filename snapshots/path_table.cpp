@@ -37,13 +37,15 @@ void PathTable::remove_tree(std::string_view path) {
   for (const auto& found : tree(path)) numbers_.erase(found);
 }
 
-void PathTable::move_tree(std::string_view from, std::string_view to) {
-  if (numbers_.empty()) return;
-  for (const auto& found : tree(from)) {
+std::size_t PathTable::move_tree(std::string_view from, std::string_view to) {
+  if (numbers_.empty()) return 0;
+  const auto moved = tree(from);
+  for (const auto& found : moved) {
     auto entry = numbers_.extract(found);
     entry.key() = std::string(to) + found.substr(from.size());
     numbers_.insert(std::move(entry));
   }
+  return moved.size();
 }
 
 std::map<std::uint32_t, std::vector<std::string>> PathTable::groups() const {

@@ -27,7 +27,8 @@ class PathTable final {
   void remove(std::string_view path);
   /// The path itself and all below it.
   void remove_tree(std::string_view path);
-  void move_tree(std::string_view from, std::string_view to);
+  /// Answers how many were moved.
+  std::size_t move_tree(std::string_view from, std::string_view to);
   /// The path itself and all below it, in order.
   std::vector<std::string> tree(std::string_view path) const;
 

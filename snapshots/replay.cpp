@@ -10,6 +10,10 @@
 namespace okcvm::snapshots {
 namespace {
 
+/// A directory that is renamed takes the names of what has several with it, one by one. With so many it is
+/// quicker to look at everything.
+constexpr std::size_t kMostCarried = 200'000;
+
 Node& child_or_unknown(Node& directory, std::string_view name) {
   if (Node* child = directory.child(name)) return *child;
   auto node = std::make_unique<Node>();
@@ -42,7 +46,8 @@ Result<void> make_unknown(Tree& tree, const RelPath& path) {
   return mark(tree, path, kMarkEntry);
 }
 
-Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
+/// Adds to `carried` how many names it had to change in the tree's tables.
+Result<void> move(Tree& tree, const RelPath& from, const RelPath& to, std::size_t& carried) {
   if (to.is_within(from) || from.is_within(to) || from.depth() < 2 || to.depth() < 2) {
     // Refused by any kernel; zones themselves never move.
     if (auto marked = make_unknown(tree, from); !marked) return marked;
@@ -66,8 +71,8 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to) {
   left->touch();
   auto moved = left->take_child(from.leaf());
   moved->name = to.leaf();
-  tree.links().move_tree(from.text(), to.text());
-  tree.left_out().move_tree(from.text(), to.text());
+  carried += tree.links().move_tree(from.text(), to.text());
+  carried += tree.left_out().move_tree(from.text(), to.text());
   Node& arrived = (*place)->add_child(std::move(moved));
   (*place)->touch();
   arrived.mark(kMarkEntry);
@@ -100,7 +105,10 @@ class ChangedLinks final {
     for (const auto& [name, group] : found)
       if (std::string moved_to = to + name.substr(from.size()); moved_to.size() < PATH_MAX)
         names_.emplace(std::move(moved_to), group);
-    if (names_.size() <= kNamesForOne * tree_.links().numbers().size() + kSomeNames) return;
+    carried_ += found.size();
+    if (carried_ <= kMostCarried &&
+        names_.size() <= kNamesForOne * tree_.links().numbers().size() + kSomeNames)
+      return;
     has_lost_track_ = true;
     names_.clear();
   }
@@ -137,6 +145,7 @@ class ChangedLinks final {
 
   Tree& tree_;
   Names names_;  // once a name moved; before that, the tree's
+  std::size_t carried_ = 0;
   bool has_lost_track_ = false;
   std::map<std::uint32_t, std::uint8_t> bits_;
 };
@@ -169,9 +178,10 @@ Result<void> mark(Tree& tree, const RelPath& path, std::uint8_t bits) {
   return {};
 }
 
-Result<void> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree) {
+Result<bool> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree) {
   if (changes.rescan) tree.root().mark(kMarkWhole);
   ChangedLinks links(tree);
+  std::size_t carried = 0;
   for (const Change& change : changes.changes) {
     if (change.path.is_root()) {
       tree.root().mark(kMarkWhole);
@@ -182,7 +192,8 @@ Result<void> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree) {
     if (is_move && (changes.rescan || !moves_are_new)) {
       for (const RelPath* path : {&change.path, &change.target}) {
         if (!is_snapshotted(*path)) continue;
-        if (auto marked = mark(tree, *path, kMarkEntry | kMarkContent | kMarkWhole); !marked) return marked;
+        if (auto marked = mark(tree, *path, kMarkEntry | kMarkContent | kMarkWhole); !marked)
+          return fail(marked.error());
       }
       continue;
     }
@@ -206,12 +217,14 @@ Result<void> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree) {
         done = mark(tree, change.path, kMarkEntry | kMarkContent | kMarkWhole);
         break;
       case ChangeKind::kMoved:
-        done = move(tree, change.path, change.target);
+        done = move(tree, change.path, change.target, carried);
         break;
     }
-    if (!done) return done;
+    if (!done) return fail(done.error());
+    if (carried > kMostCarried) return false;
   }
-  return links.mark_all();
+  if (auto marked = links.mark_all(); !marked) return fail(marked.error());
+  return true;
 }
 
 }  // namespace okcvm::snapshots

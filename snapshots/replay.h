@@ -11,8 +11,9 @@ namespace okcvm::snapshots {
 /// refused. The capture that follows looks at what is there.
 ///
 /// `moves_are_new` is false when the last snapshot may already contain the moves of this set: then both ends
-/// are read, and nothing is moved. A set with `rescan` marks everything.
-Result<void> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree);
+/// are read, and nothing is moved. A set with `rescan` marks everything. False: following the moves would
+/// take too long, and the tree is of no use any more.
+Result<bool> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree);
 
 /// Marks one path. What lies below something unknown is covered by its mark.
 Result<void> mark(Tree& tree, const RelPath& path, std::uint8_t bits);

@@ -232,5 +232,19 @@ TEST_F(LinksTest, ARestoreOfANamesModeLeavesTheOtherNames) {
   expect_exact(snapshot("after undo"));
 }
 
+/// Each of the names would be carried along by each of the renames.
+TEST_F(LinksTest, InADirectoryThatIsRenamedToAndFroCostNoMoreThanALookAtThem) {
+  make_zones();
+  shell("mkdir outputs/a; cd outputs/a; for i in $(seq 2000); do echo $i > $i; ln $i l$i; done");
+  snapshot("one");
+  for (int i = 0; i < 500; ++i)
+    for (const bool there : {true, false})
+      record_.note(ChangeKind::kMoved, there ? "outputs/a" : "outputs/b", there ? "outputs/b" : "outputs/a");
+  const auto two = store().take("two", record_.source(), nullptr);
+  ASSERT_TRUE(two) << two.error().message;
+  EXPECT_TRUE(two->stats.rescanned);
+  expect_exact(*two);
+}
+
 }  // namespace
 }  // namespace okcvm::test
