@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kMaxPacks = 40;  // each costs a search whenever an object is looked for
 constexpr std::uint64_t kReadAhead = 1 << 20;
+constexpr std::uint64_t kLargest = INT32_MAX;
 constexpr std::size_t kTrailer = Oid::kSize;
 constexpr std::size_t kIndexHead = 8 + 256 * 4;
 constexpr const char* kDraft = "merged";
@@ -60,12 +61,13 @@ std::vector<Pack> find_packs(int folder) {
   return packs;
 }
 
-/// The small ones: up to where the next is at least twice as large as all before it together.
+/// The small ones: up to where the next is at least twice as large as all before it together, or they would
+/// make one that is too large to be merged again (its index has other offsets).
 void keep_small(std::vector<Pack>& packs) {
   std::uint64_t sum = 0;
   std::size_t count = 0;
   for (const auto& pack : packs) {
-    if (count >= 2 && pack.size >= 2 * sum) break;
+    if ((count >= 2 && pack.size >= 2 * sum) || sum + pack.size > kLargest) break;
     sum += pack.size;
     ++count;
   }
@@ -132,6 +134,7 @@ void merge_packs(Repository& repository) {
   auto packs = find_packs(folder.get());
   if (packs.size() < kMaxPacks) return;
   keep_small(packs);
+  if (packs.size() < 2) return;
   const FileDescriptor incoming(
       ::openat(repository.own_folder(), kIncoming, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!incoming) return;

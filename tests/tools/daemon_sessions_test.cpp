@@ -302,6 +302,21 @@ TEST_F(DaemonSessions, AreShownNoHiddenFolderOfTheSkillRegistry) {
   EXPECT_FALSE(std::filesystem::exists(mount("s1") / "skills/.git"));
 }
 
+TEST_F(DaemonSessions, AreShownNothingOfTheHostByLinksInTheSkillRegistry) {
+  add_skill("pdf", "how to");
+  std::filesystem::create_directories(root_ / "secret");
+  std::filesystem::create_directory_symlink(root_ / "secret", root_ / "skills/evil");
+  std::filesystem::create_directory_symlink("pdf", root_ / "skills/same");
+  start();
+  std::vector<std::string> names;
+  const auto listed = ask("GET", "/v1/skills").json();
+  for (const auto& skill : listed["skills"]) names.push_back(skill["name"]);
+  EXPECT_THAT(names, ::testing::ElementsAre("pdf", "same"));
+  EXPECT_EQ(ask("POST", "/v1/sessions", R"({"id":"s1","skills":["evil"]})").code(), "not_found");
+  create({{"id", "s2"}, {"skills", json::array({"same"})}});
+  EXPECT_EQ(read(mount("s2") / "skills/same/SKILL.md"), "how to");
+}
+
 TEST_F(DaemonSessions, BindWorkdirs) {
   const auto projects = root_ / "projects";
   std::filesystem::create_directories(projects / "a");
@@ -328,6 +343,11 @@ TEST_F(DaemonSessions, BindWorkdirs) {
   const auto switched =
       ask("POST", "/v1/sessions/s1/workdir", json({{"workdir", projects / "b"}, {"device_id", "d"}}).dump());
   EXPECT_EQ(switched.json()["remounted"], true);
+  for (const auto& refused : {json{{"workdir", "/etc"}}, json::object()}) {
+    const auto answer = ask("POST", "/v1/sessions/s1/workdir", refused.dump());
+    EXPECT_THAT(answer.status, ::testing::AnyOf(403, 404)) << answer.body;
+    EXPECT_EQ(ask("GET", "/v1/sessions/s1").json()["workdir"], (projects / "b").string());
+  }
   EXPECT_EQ(switched.json()["previous_workdir"], (projects / "a").string());
   EXPECT_FALSE(std::filesystem::exists(mount("s1") / "workdir/inside"));
   EXPECT_EQ(ask("GET", "/v1/workdirs").json()["workdirs"][0]["path"], (projects / "b").string());

@@ -68,8 +68,8 @@ TEST_F(DaemonSnapshots, AreTakenShownComparedAndRestored) {
   EXPECT_EQ(get("diff?from=" + id.substr(0, 8))["from"], id);
   EXPECT_EQ(post("restore", {{"snapshot", id.substr(0, 8)}}).json()["snapshot"], id);
   EXPECT_EQ(read(file()), "one");
-  EXPECT_EQ(post("restore", {{"snapshot", id}, {"paths", {"temp"}}}).status, 200) << "not on disk yet";
-  post("undo");
+  EXPECT_EQ(post("restore", {{"snapshot", id}, {"paths", {"temp"}}, {"dry_run", true}}).status, 200)
+      << "not on disk yet";
   EXPECT_EQ(post("undo").status, 200);
   EXPECT_EQ(read(file()), "two two");
   EXPECT_EQ(get("snapshots?limit=1")["snapshots"].size(), 1u);

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "fusefs/session_mount.h"
+#include "tools/daemon/http/wire.h"
 
 namespace okcvm::daemon::routes {
 namespace {
@@ -58,6 +59,15 @@ class FileSink final : public BodySink {
 };
 
 }  // namespace
+
+Result<void> check_body_kind(const Request& request) {
+  if (!request.header("content-range").empty())  // RFC 9110, 14.5
+    return fail(Code::kInvalidRequest, "a part of a file cannot be put: send the whole of it");
+  if (lower_case(request.header("content-type")).starts_with("multipart/form-data"))
+    return fail(Code::kInvalidRequest,
+                "a form is no file: send the file itself as the body (curl -T FILE, or --data-binary @FILE)");
+  return {};
+}
 
 Result<std::unique_ptr<BodySink>> open_file_sink(FileSinkRequest request,
                                                  std::optional<std::uint64_t> announced) {

@@ -14,6 +14,9 @@
 
 namespace okcvm::daemon::routes {
 
+/// Refuses bodies that are no whole file as it is: a part of one, or a form around one.
+Result<void> check_body_kind(const Request& request);
+
 struct WrittenFile {
   RelPath path;
   std::uint64_t size = 0;

@@ -216,6 +216,7 @@ Result<Response> delete_file(Exchange& exchange) {
 }
 
 Result<std::unique_ptr<BodySink>> put_file(Exchange& exchange) {
+  if (auto whole = check_body_kind(exchange.request); !whole) return fail(whole.error());
   QueryFields query(exchange.request.query);
   const auto mode_field = query.text("mode");
   const bool is_directory = query.flag("directory");

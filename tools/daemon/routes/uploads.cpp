@@ -44,6 +44,7 @@ MagicTypes& magic_types() {
 }  // namespace
 
 Result<std::unique_ptr<BodySink>> upload_file(Exchange& exchange) {
+  if (auto whole = check_body_kind(exchange.request); !whole) return fail(whole.error());
   QueryFields query(exchange.request.query);
   const auto requested = query.text("name");
   if (auto ended = query.end(); !ended) return fail(ended.error());

@@ -90,6 +90,12 @@ Result<void> Sessions::switch_workdir(Session& session, const WorkdirRequest& re
   const auto before = session.record();
   auto record = before;
   const auto binding = bind_workdir(record, request);
+  if (record.workdir_fallback)
+    return fail(Code::kForbidden, "the workdir stays as it is: " + record.workdir_fallback->reason);
+  if (!binding && !request.policy && before.workdir)
+    return fail(
+        Code::kNotFound,
+        "no directory is remembered for this task and device: name one, or unbind it by the policy managed");
   const bool was_mounted = session.mount() != nullptr;
   if (auto detached = detach(session, force); !detached) return detached;
   const auto switched = [&]() -> Result<void> {

@@ -4,9 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string_view>
+#include <system_error>
 
 namespace okcvm::daemon {
 namespace {
@@ -46,11 +48,28 @@ bool is_hidden(const std::string& name) {
   return name.front() == '.';
 }
 
-FileDescriptor open_directory(const std::filesystem::path& path) {
-  return FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+bool is_below(const std::filesystem::path& path, const std::filesystem::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
 }
 
 }  // namespace
+
+/// Who may write to a registry, as to a repository that it is a clone of, must not thereby choose what of the
+/// host is shown: a link may lead into the registries only.
+FileDescriptor SkillRegistry::open_skill(const std::filesystem::path& path) const {
+  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  FileDescriptor skill(::open(path.c_str(), kFlags | O_NOFOLLOW));
+  if (skill || (errno != ENOTDIR && errno != ELOOP)) return skill;
+  skill = FileDescriptor(::open(path.c_str(), kFlags));
+  if (!skill) return skill;
+  std::error_code error;
+  const auto place = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(skill.get()), error);
+  const bool is_inside = !error && std::any_of(folders_.begin(), folders_.end(), [&](const auto& folder) {
+    const auto real = std::filesystem::canonical(folder, error);
+    return !error && is_below(place, real);
+  });
+  return is_inside ? std::move(skill) : FileDescriptor();
+}
 
 std::vector<SkillInfo> SkillRegistry::list() const {
   std::map<std::string, SkillInfo> found;
@@ -60,7 +79,7 @@ std::vector<SkillInfo> SkillRegistry::list() const {
          entry.increment(error)) {
       const auto name = entry->path().filename().string();
       if (is_hidden(name) || found.contains(name)) continue;
-      const auto skill = open_directory(entry->path());
+      const auto skill = open_skill(entry->path());
       if (skill) found.emplace(name, SkillInfo{name, description_of(skill.get())});
     }
   }
@@ -73,7 +92,7 @@ std::vector<SkillInfo> SkillRegistry::list() const {
 Result<FileDescriptor> SkillRegistry::open(const Name& name) const {
   if (!is_hidden(name.text()))
     for (const auto& folder : folders_)
-      if (auto skill = open_directory(folder / name.text()); skill) return skill;
+      if (auto skill = open_skill(folder / name.text()); skill) return skill;
   return fail(Code::kNotFound, "no such skill: see the list of skills", "skills/" + name.text());
 }
 

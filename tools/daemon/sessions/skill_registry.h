@@ -28,6 +28,7 @@ class SkillRegistry final {
   Result<FileDescriptor> open(const Name& name) const;
 
  private:
+  FileDescriptor open_skill(const std::filesystem::path& path) const;
   std::vector<std::filesystem::path> folders_;
 };
 
