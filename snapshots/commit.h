@@ -48,7 +48,7 @@ Result<Commit> read_commit(const Repository& repository, const Oid& oid);
 /// The parent alone, for walking.
 Result<std::optional<Oid>> read_parent(const Repository& repository, const Oid& oid);
 
-/// Fills in everything but `still_mapped`, which belongs to the moment.
+/// Fills in everything but `unchanged`, which belongs to the moment.
 Result<Snapshot> to_snapshot(const Repository& repository, const Commit& commit);
 
 }  // namespace okcvm::snapshots

@@ -139,11 +139,12 @@ TEST(Arguments, WrongUseIsRefusedWithTheWayToHelp) {
 }
 
 TEST(Arguments, NumbersAreWholeAndSmallEnough) {
-  EXPECT_EQ(parsed({"list", "-n", "0"}).option("limit"), "0");
+  EXPECT_EQ(parsed({"top", "-c", "0"}).option("count"), "0");
   EXPECT_EQ(parsed({"list", "-n", "2147483647"}).option("limit"), "2147483647");
   for (const char* bad :
        {"-1", "1.5", "ten", "", " 1", "1 ", "+1", "0x10", "2147483648", "99999999999999999999"})
     EXPECT_THAT(refusal_of({"list", "-n", bad}), HasSubstr("whole number")) << bad;
+  EXPECT_THAT(refusal_of({"list", "-n", "0"}), HasSubstr("from 1"));
 }
 
 TEST(Arguments, HelpLetsTheRestBeIncomplete) {

@@ -1,7 +1,6 @@
 #include <ctime>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 
 #include "tools/cli/handlers.h"
 #include "tools/cli/text.h"
@@ -12,16 +11,20 @@ namespace {
 
 /// The conversation state: a JSON document from a file or, for "-", standard input. As it stands there, so
 /// that nothing in it is rounded.
+constexpr std::size_t kLargestDocument = 1 << 20;  // the daemon takes no larger JSON body
+
 Outcome<std::string> read_document(const std::string& file) {
-  std::ostringstream bytes;
-  if (file == "-") {
-    bytes << std::cin.rdbuf();
-  } else {
-    std::ifstream stream(file, std::ios::binary);
+  std::ifstream stream;
+  if (file != "-") {
+    stream.open(file, std::ios::binary);
     if (!stream) return system_failure(errno, file);
-    bytes << stream.rdbuf();
   }
-  auto document = std::move(bytes).str();
+  std::istream& input = file == "-" ? std::cin : stream;
+  std::string document(kLargestDocument + 1, '\0');
+  input.read(document.data(), static_cast<std::streamsize>(document.size()));
+  document.resize(static_cast<std::size_t>(input.gcount()));
+  if (document.size() > kLargestDocument)
+    return refuse("invalid_request", "a checkpoint's document has at most 1 MiB");
   if (document.starts_with("\uFEFF")) document.erase(0, 3);
   if (!Json::accept(document))
     return refuse("invalid_request", (file == "-" ? "standard input" : file) + " is not a JSON document");

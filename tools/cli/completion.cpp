@@ -226,7 +226,7 @@ function __okcvm_second
     test "$(__okcvm_plain)" = "$argv[1]"
 end
 function __okcvm_helped
-    test "$(__okcvm_plain)" = "help $argv[1]"
+    test (string join ' ' -- (__okcvm_plain)) = "help $argv[1]"
 end
 function __okcvm_session
     set -l plain (__okcvm_plain)

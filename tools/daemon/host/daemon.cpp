@@ -248,6 +248,8 @@ Result<void> run(const Options& options, Backends backends) {
   if (!is_in_memory(options.run_dir))
     log_warning("the run directory {} is on a disk, which makes sessions slow: use a tmpfs, as /run is",
                 options.run_dir.string());
+  if (!may_lease_files_of_others())
+    log_warning("CAP_LEASE is missing: snapshots read again each time what was ever open for writing");
   auto lock = StateLock::take(options.state_dir);
   if (!lock) return fail(lock.error());
 

@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -126,6 +128,20 @@ Result<void> clear_place(const std::filesystem::path& path, const sockaddr_un& a
   return {};
 }
 
+/// The driver knows what is one file system by its device number.
+Result<void> check_device_numbers(const std::filesystem::path& folder) {
+  const FileDescriptor file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  struct stat of_file {};
+  struct stat of_folder {};
+  if (!file || ::fstat(file.get(), &of_file) != 0 || ::stat(folder.c_str(), &of_folder) != 0 ||
+      of_file.st_dev == of_folder.st_dev)
+    return {};
+  return fail(Code::kInvalidRequest,
+              folder.string() +
+                  ": files have another device number than their directory, as on an overlayfs "
+                  "whose layers are on different file systems: use --state-dir elsewhere");
+}
+
 }  // namespace
 
 Result<void> check_host(const Options& options) {
@@ -156,10 +172,17 @@ Result<void> make_directories(const Options& options) {
                         Row{options.run_dir / "sessions", 0700}};
   for (const auto& row : rows)
     if (auto made = make_own_directory(row.path, row.mode); !made) return made;
+  if (auto usable = check_device_numbers(options.state_dir / "workspaces"); !usable) return usable;
   for (const auto& skills : options.skills_dirs)
     if (skills.parent_path() == options.state_dir)
       if (auto made = make_own_directory(skills, 0755); !made) return made;
   return {};
+}
+
+bool may_lease_files_of_others() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> sets{};
+  return ::syscall(SYS_capget, &header, sets.data()) == 0 && (sets[0].effective & (1u << CAP_LEASE));
 }
 
 bool is_in_memory(const std::filesystem::path& directory) {

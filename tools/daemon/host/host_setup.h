@@ -20,6 +20,10 @@ Result<void> make_directories(const Options& options);
 /// long.
 bool is_in_memory(const std::filesystem::path& directory);
 
+/// CAP_LEASE. Without it, a file that was open for writing counts as being written for good, as nobody can
+/// tell that it is not mapped any more: each snapshot reads it again.
+bool may_lease_files_of_others();
+
 /// Keeps a second daemon off a state directory for as long as it lives. Move-only.
 class StateLock final {
  public:

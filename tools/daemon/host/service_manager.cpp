@@ -116,7 +116,8 @@ Inherited ServiceManager::take_inherited() {
       auto path = bound_path(descriptor.get());
       inherited.sockets.push_back({std::move(descriptor), std::move(path), name == kControlName});
     } else if (name.starts_with(kDevicePrefix)) {
-      // The newest comes first. One of a mount that has ended may still be there, or what somebody else stored.
+      // The newest comes first. One of a mount that has ended may still be there, or what somebody else
+      // stored.
       auto& device = inherited.devices[std::string(name.substr(kDevicePrefix.size()))];
       if (!device || (!is_mounts_device(device.get()) && is_mounts_device(descriptor.get())))
         device = std::move(descriptor);

@@ -126,7 +126,7 @@ void add_differences(Json& view, const char* name, const std::vector<snapshots::
     if (difference.new_size) row["new_size"] = *difference.new_size;
     if (difference.old_mode) row["old_mode"] = mode_text(*difference.old_mode);
     if (difference.new_mode) row["new_mode"] = mode_text(*difference.new_mode);
-    row["binary"] = difference.binary;
+    if (difference.binary) row["binary"] = true;
     if (!difference.unified.empty()) row["unified"] = difference.unified;
     rows.push_back(std::move(row));
   }
