@@ -38,7 +38,8 @@ Result<std::string> kernel_path(int fd) {
   return std::string(text.data(), static_cast<std::size_t>(size));
 }
 
-constexpr VolumeId kLastVolume = 0x1fff;  // 13 bits: inode numbers carry them above theirs (operations_names.cpp)
+constexpr VolumeId kLastVolume =
+    0x1fff;  // 13 bits: inode numbers carry them above theirs (operations_names.cpp)
 
 VolumeId volume_for(std::string_view skill) {
   std::uint32_t hash = 2166136261u;  // FNV-1a

@@ -70,6 +70,21 @@ TEST_F(Skills, TheViewIsLive) {
   EXPECT_TRUE(becomes([&] { return !there_is(skills() / "pdf/added"); }));
 }
 
+TEST_F(Skills, AnOpenFileIsReadAsTheHostChangedIt) {
+  const auto top = session().add_skill("log", {{"lines", "one\n"}});
+  session().load_skill("log");
+  const auto file = open_file(skills() / "log/lines", O_RDONLY);
+  EXPECT_EQ(read(file), "one\n");
+  std::string all = "one\n";
+  for (const char* const line : {"two\n", "three\n", "four\n"}) {
+    write_all(open_file(top / "lines", O_WRONLY | O_APPEND), line);
+    all += line;
+    // As long as the size is believed that was told before.
+    for (int i = 0; i < 200 && stat_of(file).st_size != static_cast<off_t>(all.size()); ++i) ::usleep(10'000);
+    EXPECT_EQ(read(file), all);
+  }
+}
+
 TEST_F(Skills, AnOpenFileStaysReadableAfterTheUnload) {
   session().add_skill("pdf", {{"SKILL.md", pattern(100'000)}});
   session().load_skill("pdf");
