@@ -40,8 +40,8 @@ std::string loose_file(const Oid& oid) {
 
 }  // namespace
 
-Batch::Batch(Repository& repository, bool is_first)
-    : repository_(&repository), incoming_(open_waiting_room(repository)), has_objects_(!is_first) {
+Batch::Batch(Repository& repository, Trust trust)
+    : repository_(&repository), incoming_(open_waiting_room(repository)), trust_(trust) {
   compressor_ = std::make_unique<Compressor>(incoming_.get(), kDraft);
 }
 
@@ -62,10 +62,14 @@ Result<void> Batch::clear_waiting_room(const Repository& repository) {
   return {};
 }
 
+bool Batch::has(const Oid& oid) const {
+  return trust_ == Trust::kIsDamaged ? repository_->holds(oid) : repository_->contains(oid);
+}
+
 Result<Oid> Batch::add(ObjectKind kind, std::string bytes) {
   const Oid oid = hash_object(kind, bytes);
   if (!stores()) return oid;
-  if (!added_.insert(oid).second || (has_objects_ && repository_->contains(oid))) return oid;
+  if (!added_.insert(oid).second || (trust_ != Trust::kHoldsNothing && has(oid))) return oid;
   dirty_ = true;
   if (auto added = compressor_->add(oid, kind, std::move(bytes)); !added) return fail(added.error());
   return oid;
@@ -80,8 +84,7 @@ Result<BlobStream> Batch::open_blob(std::uint64_t size, bool compress) {
 Result<Oid> Batch::close_blob(BlobStream stream) {
   auto oid = stream.finish();
   if (!oid || !stores()) return oid;
-  if (added_.insert(*oid).second && !repository_->contains(*oid))
-    loose_.push_back({*oid, std::to_string(drafts_)});
+  if (added_.insert(*oid).second && !has(*oid)) loose_.push_back({*oid, std::to_string(drafts_)});
   return oid;
 }
 

@@ -22,8 +22,11 @@ class Compressor;
 /// publish(); a batch that is dropped leaves nothing. Not thread-safe.
 class Batch final {
  public:
-  /// Stores. `is_first`: the repository holds nothing that would have to be looked for.
-  explicit Batch(Repository& repository, bool is_first = false);
+  /// What the repository has already is not stored again: it is looked for, where something is damaged also
+  /// read, and not even looked for in an empty one.
+  enum class Trust : std::uint8_t { kHoldsNothing, kHoldsWhatItSays, kIsDamaged };
+  /// Stores.
+  explicit Batch(Repository& repository, Trust trust = Trust::kHoldsWhatItSays);
   /// Only computes names; publish() does nothing.
   Batch();
   ~Batch();
@@ -52,12 +55,13 @@ class Batch final {
   static Result<void> clear_waiting_room(const Repository& repository);
 
  private:
+  bool has(const Oid& oid) const;
   Result<void> bring_in(const Oid& pack);
   Result<std::string> intent(const Oid& commit, const Oid& pack) const;
 
   Repository* repository_ = nullptr;
   FileDescriptor incoming_;
-  bool has_objects_ = false;
+  Trust trust_ = Trust::kHoldsNothing;
   std::unique_ptr<Compressor> compressor_;
   std::unordered_set<Oid, OidHash> added_;
   struct Loose {

@@ -62,9 +62,10 @@ class GitStore final : public Store {
   };
   /// The state that the change record counts from.
   struct Base {
-    std::optional<Commit> commit;  // nothing: no snapshot yet, or what it stands on cannot be read
-    std::optional<Oid> newest;     // where the main ref stands
-    std::optional<Oid> parent;     // of the next one: the newest that can be read
+    std::optional<Commit> commit;     // nothing: no snapshot yet, or what it stands on cannot be read
+    std::optional<Oid> newest;        // where the main ref stands
+    std::optional<Oid> parent;        // of the next one: the newest that can be read
+    std::optional<Oid> damaged_base;  // the base ref, if it may be that which cannot be read
   };
 
   // git_store.cpp

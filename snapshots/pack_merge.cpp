@@ -37,11 +37,11 @@ std::uint32_t be32(std::string_view bytes, std::size_t at) {
   return value;
 }
 
-/// Packs that consist of a pack and an index and nothing else, smallest first. None while there are few.
-std::vector<Pack> find_packs(int folder) {
+/// Packs that consist of a pack and an index and nothing else, smallest first. None while there are fewer.
+std::vector<Pack> find_packs(int folder, std::size_t least) {
   std::vector<Pack> packs;
   auto rows = rows_in(folder);
-  if (!rows || rows->size() < 2 * kMaxPacks) return packs;
+  if (!rows || rows->size() < 2 * least) return packs;
   std::unordered_set<std::string> names;
   for (const auto& row : *rows) names.insert(row.name);
   for (const auto& row : *rows) {
@@ -74,8 +74,10 @@ void keep_small(std::vector<Pack>& packs) {
   packs.resize(count);
 }
 
-/// Copies every object as it stands. False: this is not a pack of ours, or not intact.
-bool copy_pack(int folder, const Pack& pack, std::unordered_set<Oid, OidHash>& copied, PackWriter& writer) {
+/// Reads every object as it stands. `use` gets null for one that is damaged, and answers whether to go on.
+/// False: it did not, or this is not a pack of ours.
+template <typename Use>
+bool read_pack(int folder, const Pack& pack, const Use& use) {
   const auto index = read_file(folder, (pack.name + ".idx").c_str());
   if (!index || index->size() < kIndexHead + 2 * kTrailer || be32(*index, 0) != 0xff744f63 ||
       be32(*index, 4) != 2)
@@ -91,29 +93,40 @@ bool copy_pack(int folder, const Pack& pack, std::unordered_set<Oid, OidHash>& c
   std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.offset < b.offset; });
   const FileDescriptor file(
       ::openat(folder, (pack.name + ".pack").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!file) return false;
+  if (!file || pack.size < kTrailer) return false;
   std::string piece;  // of the pack, read ahead: most packs are small, and so are most of their objects
   std::uint64_t piece_from = 0;
+  const auto fetch = [&](std::uint64_t from, std::uint64_t end) {
+    if (end <= from || end > pack.size) return false;
+    if (from >= piece_from && end <= piece_from + piece.size()) return true;
+    piece_from = from;
+    piece.resize(std::max<std::uint64_t>(end - from, std::min(kReadAhead, pack.size - from)));
+    const auto got = read_at(file.get(), piece.data(), piece.size(), from);
+    if (got && *got == piece.size()) return true;
+    piece.clear();
+    return false;
+  };
   for (std::size_t i = 0; i < count; ++i) {
     PackEntry entry;
     entry.oid = Oid::from_raw(index->data() + kIndexHead + rows[i].number * Oid::kSize);
     entry.crc = be32(*index, kIndexHead + count * 20 + rows[i].number * 4);
+    const std::uint64_t from = rows[i].offset;
     const std::uint64_t end = i + 1 < count ? rows[i + 1].offset : pack.size - kTrailer;
-    if (end <= rows[i].offset || end > pack.size) return false;
-    if (end > piece_from + piece.size()) {
-      piece_from = rows[i].offset;
-      piece.resize(std::max<std::uint64_t>(end - piece_from, std::min(kReadAhead, pack.size - piece_from)));
-      auto got = read_at(file.get(), piece.data(), piece.size(), piece_from);
-      if (!got || *got != piece.size()) return false;
-    }
-    entry.bytes.assign(piece, rows[i].offset - piece_from, end - rows[i].offset);
-    const auto kind = static_cast<unsigned char>(entry.bytes[0]) >> 4 & 7;
+    if (fetch(from, end)) entry.bytes.assign(piece, from - piece_from, end - from);
     const auto crc =
         crc32(0, reinterpret_cast<const Bytef*>(entry.bytes.data()), static_cast<uInt>(entry.bytes.size()));
-    if (kind < 1 || kind > 3 || crc != entry.crc) return false;
-    if (copied.insert(entry.oid).second && !writer.add(entry)) return false;
+    const bool is_whole = !entry.bytes.empty() && crc == entry.crc;
+    const auto kind = is_whole ? static_cast<unsigned char>(entry.bytes[0]) >> 4 & 7 : 1;
+    if (kind < 1 || kind > 3 || !use(is_whole ? &entry : nullptr)) return false;
   }
   return true;
+}
+
+/// Copies every object; false: not this one.
+bool copy_pack(int folder, const Pack& pack, std::unordered_set<Oid, OidHash>& copied, PackWriter& writer) {
+  return read_pack(folder, pack, [&](const PackEntry* entry) {
+    return entry && (!copied.insert(entry->oid).second || writer.add(*entry));
+  });
 }
 
 bool bring_in(int from, int folder, const std::string& name) {
@@ -127,11 +140,36 @@ bool bring_in(int from, int folder, const std::string& name) {
 
 }  // namespace
 
+void set_damaged_packs_aside(Repository& repository) {
+  const FileDescriptor folder(
+      ::openat(repository.folder(), "objects/pack", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const FileDescriptor incoming(
+      ::openat(repository.own_folder(), kIncoming, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder || !incoming) return;
+  for (const Pack& pack : find_packs(folder.get(), 0)) {
+    bool is_whole = true;
+    read_pack(folder.get(), pack, [&](const PackEntry* entry) { return is_whole = entry != nullptr; });
+    if (is_whole) continue;
+    PackWriter writer(incoming.get(), kDraft);
+    const bool is_ours = read_pack(
+        folder.get(), pack, [&](const PackEntry* entry) { return !entry || writer.add(*entry).has_value(); });
+    const auto rest = is_ours && !writer.empty() ? writer.finish() : Result<Oid>(fail_errno(ENOENT));
+    if (!is_ours || (rest && !bring_in(incoming.get(), folder.get(), "pack-" + rest->hex()))) {
+      for (const char* ending : {".pack", ".idx"})
+        ::unlinkat(incoming.get(), (std::string(kDraft) + ending).c_str(), 0);
+      continue;
+    }
+    for (const char* ending : {".idx", ".pack"})
+      ::renameat(folder.get(), (pack.name + ending).c_str(), repository.own_folder(),
+                 ("damaged-" + pack.name + ending).c_str());
+  }
+}
+
 void merge_packs(Repository& repository) {
   const FileDescriptor folder(
       ::openat(repository.folder(), "objects/pack", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return;
-  auto packs = find_packs(folder.get());
+  auto packs = find_packs(folder.get(), kMaxPacks);
   if (packs.size() < kMaxPacks) return;
   keep_small(packs);
   if (packs.size() < 2) return;

@@ -9,6 +9,11 @@ namespace okcvm::snapshots {
 /// made (deltas, `.keep`) stay as they are. What goes wrong is left for the next time.
 void merge_packs(Repository& repository);
 
+/// A pack of ours of which something cannot be read gives way to one with the rest of it, and is kept in our
+/// own folder, as damaged-pack-…: libgit2 might take the damaged object before a good one. Open the
+/// repository anew then. Takes as long as all packs take to read.
+void set_damaged_packs_aside(Repository& repository);
+
 /// What a crash in the middle of a merge leaves are packs without an index: the one that came, or one that
 /// went. Removes those that a merge had to do with. Called under the repository's lock.
 void clean_up_merge(const Repository& repository);

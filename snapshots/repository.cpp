@@ -177,6 +177,19 @@ bool Repository::contains(const Oid& oid) const {
   return git_odb_exists_ext(handles_->odb.get(), &git::native(oid), GIT_ODB_LOOKUP_NO_REFRESH) == 1;
 }
 
+bool Repository::holds(const Oid& oid) const {
+  if (!contains(oid)) return false;
+  const std::string hex = oid.hex();
+  const std::string loose = "objects/" + hex.substr(0, 2) + "/" + hex.substr(2);
+  if (::faccessat(folder_.get(), loose.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+    return read_stream(oid, [](std::string_view) { return Result<void>(); }).has_value();
+  const MappedReads reads;
+  git_odb_object* raw = nullptr;
+  const int status = git_odb_read(&raw, handles_->odb.get(), &git::native(oid));
+  const git::ObjectHandle object(raw);
+  return status == 0;
+}
+
 Result<std::optional<Oid>> Repository::ref(const char* name) const {
   git_oid oid{};
   errno = 0;

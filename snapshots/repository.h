@@ -49,6 +49,8 @@ class Repository final {
   /// The same in pieces, for blobs that need not fit in memory. The name is checked after the last piece.
   Result<void> read_stream(const Oid& oid, const std::function<Result<void>(std::string_view)>& sink) const;
   bool contains(const Oid& oid) const;
+  /// The same, and it can be read.
+  bool holds(const Oid& oid) const;
 
   /// Where a ref stands; nothing if there is none. `corrupt` if that cannot be told.
   Result<std::optional<Oid>> ref(const char* name) const;

@@ -74,6 +74,7 @@ Result<GitStore::Base> GitStore::base() {
     return found;
   }
   if (commit.error().code != Code::kCorrupt) return fail(commit.error());
+  if (*restored != stale_base_) found.damaged_base = *restored;
   if (auto known = count_from_nothing(found); !known) return fail(known.error());
   return found;
 }
@@ -134,10 +135,12 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   if (!from) return fail(from.error());
   const bool lacks_objects = may_lack_objects_ && from->commit && !is_whole(*from->commit);
   may_lack_objects_ = false;
-  if (!lacks_objects) {
+  if (!lacks_objects && (from->commit || !from->newest)) {
     auto taken = take_from(*from, label, same_is_enough, changes, progress);
     if (taken || !from->commit || taken.error().code != Code::kCorrupt) return taken;
   }
+  set_damaged_packs_aside(*repository_);
+  if (auto opened = repository_->open_anew(); !opened) return fail(opened.error());
   if (auto known = count_from_nothing(*from); !known) return fail(known.error());
   return take_from(*from, label, same_is_enough, changes, progress);
 }
@@ -159,7 +162,10 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
     first.rescan_reason = "the newest snapshot is damaged";
   }
 
-  Batch batch(*repository_, !from.newest);
+  const auto trust = !from.newest   ? Batch::Trust::kHoldsNothing
+                     : !from.commit ? Batch::Trust::kIsDamaged
+                                    : Batch::Trust::kHoldsWhatItSays;
+  Batch batch(*repository_, trust);
   auto reading =
       read_workspace(from, {from.commit.has_value(), !untold_}, std::move(first), changes, batch, progress);
   if (!reading) return fail(reading.error());
@@ -224,6 +230,10 @@ Result<Oid> GitStore::keep(Batch& batch, const Commit& commit, const Base& from,
     return fail(failed);
   }
   Ledger(repository_->own_folder()).add(*oid, !from.newest);
+  // What was restored last cannot be counted from any more. A ref that is no state on top of the newest is
+  // none.
+  if (from.damaged_base)
+    if (auto moved = repository_->move_ref(kBaseRef, from.damaged_base, *oid); moved) stale_base_ = *oid;
   newest_ = *oid;
   last_ = commit;
   last_->oid = *oid;

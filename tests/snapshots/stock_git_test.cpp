@@ -66,12 +66,47 @@ TEST_F(StockGit, APackThatBecameShorterIsDamagedUntilItIsRepaired) {
   shell("rm outputs/one");
   EXPECT_EQ(store().restore(a.id.text(), {}, false, hooks(), nullptr).error().code, Code::kCorrupt);
   EXPECT_NE(problems(), 0u);
-  const Snapshot b = snapshot("b");
   write(pack, bytes);
   EXPECT_EQ(problems(), 0u);
   restore(a);
   expect_exact(a);
 }
+
+/// Of a pack that the store has open.
+class DamagedPack : public SnapshotTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(DamagedPack, IsNothingThatTheNextOneStandsOn) {
+  make_zones();
+  shell(
+      "for d in 1 2 3; do mkdir outputs/$d; for f in $(seq 20); do seq $f$d 1000 > outputs/$d/$f; done; "
+      "done");
+  const Snapshot one = snapshot("one");
+  shell("echo 2 > outputs/1/1");
+  const Snapshot two = snapshot("two");
+  restore(one);
+  for (const auto& file : std::filesystem::directory_iterator(repository() / "objects/pack")) {
+    if (file.path().extension() != ".pack") continue;
+    auto bytes = read(file.path());
+    if (GetParam())
+      bytes.resize(bytes.size() / 2);
+    else
+      for (auto at = bytes.size() / 2; at < bytes.size() - 40; at += 100) bytes[at] ^= 1;
+    write(file.path(), bytes);
+  }
+  shell("echo 3 > outputs/1/1");
+  const Snapshot three = snapshot("three");
+  EXPECT_TRUE(three.stats.rescanned);
+  const auto before = manifest();
+  shell("rm -r outputs/*");
+  restore(three);
+  expect_same(before, manifest());
+  EXPECT_THAT(store().verify(three.id.text(), record_.source(), nullptr)->live_differences, IsEmpty());
+  shell("echo 4 > outputs/1/1");
+  EXPECT_FALSE(snapshot("four").stats.rescanned);
+}
+
+INSTANTIATE_TEST_SUITE_P(By, DamagedPack, ::testing::Bool(),
+                         [](const auto& param) { return param.param ? "Truncation" : "FlippedBits"; });
 
 /// The pack of the newest of two snapshots is lost: of `b`, but not of `a`.
 class LostSnapshot : public SnapshotTest, public ::testing::WithParamInterface<bool> {
