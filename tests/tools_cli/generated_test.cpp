@@ -103,6 +103,8 @@ TEST_F(Generated, BashAsksTheDaemonForNames) {
   EXPECT_THAT(offered({"okcvm", "skill", "load", "12ab34cd", ""}), ::testing::ElementsAre("pdf"));
   EXPECT_THAT(offered({"okcvm", "read", "12ab34cd", "outputs/"}),
               ::testing::ElementsAre("outputs/a b", "outputs/d/"));
+  EXPECT_THAT(offered({"okcvm", "read", "12ab34cd", R"("outputs/a\ )"}),
+              ::testing::ElementsAre("outputs/a b"));
   EXPECT_THAT(offered({"okcvm", "create", "--skill", "p"}), ::testing::ElementsAre("pdf"));
   EXPECT_THAT(offered({"okcvm", "checkpoint", "load", "12ab34cd", ""}), ::testing::ElementsAre("c1"));
 }

@@ -169,10 +169,12 @@ _okcvm() {
   esac
   case "$_okcvm_wanted" in
     verbs) _okcvm_offer < <(_okcvm_verb_words | sed 's/:.*//') ;;
-    file) compopt -o filenames; _okcvm_offer names < <(compgen -f -- "$cur") ;;
-    directory) compopt -o filenames; _okcvm_offer names < <(compgen -d -- "$cur") ;;
+    file) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+    directory) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
     path)
       compopt -o nospace -o filenames
+      cur=${cur#[\"\']}
+      cur=${cur//\\/}
       _okcvm_offer names < <(_okcvm_candidates path "$_okcvm_session" "$cur") ;;
     *) _okcvm_offer < <(_okcvm_candidates "$_okcvm_wanted" "$_okcvm_session" "$cur") ;;
   esac
@@ -181,7 +183,6 @@ complete -F _okcvm okcvm
 )SH";
 
 constexpr std::string_view kZshCode = R"SH(_okcvm() {
-  emulate -L zsh
   local _okcvm_verb _okcvm_first _okcvm_session _okcvm_socket _okcvm_wanted
   local cur=${words[CURRENT]}
   local -a found
