@@ -9,7 +9,7 @@
 namespace okcvm::fusefs {
 namespace {
 
-constexpr std::size_t kMost = 64 << 20;
+constexpr std::size_t kMost = 1 << 20;  // of a directory that many sessions share
 constexpr int kFlags = O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <limits>
 #include <string>
 #include <system_error>
 
@@ -48,6 +50,14 @@ std::optional<dev_t> mounted_at(const std::filesystem::path& path) {
       !(status.stx_attributes & STATX_ATTR_MOUNT_ROOT))
     return std::nullopt;
   return makedev(status.stx_dev_major, status.stx_dev_minor);
+}
+
+std::optional<dev_t> served_through(int device) {
+  std::ifstream lines("/proc/self/fdinfo/" + std::to_string(device));
+  std::string key;
+  for (unsigned number = 0; lines >> key; lines.ignore(std::numeric_limits<std::streamsize>::max(), '\n'))
+    if (key == "fuse_connection:" && lines >> number) return makedev(0, number);
+  return std::nullopt;
 }
 
 int unmount_at(const std::filesystem::path& path, bool force) {

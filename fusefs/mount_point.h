@@ -14,6 +14,10 @@ namespace okcvm::fusefs {
 /// it may be one that nobody serves at this moment.
 std::optional<dev_t> mounted_at(const std::filesystem::path& path);
 
+/// The device number of the file system that is served through a /dev/fuse descriptor, where the kernel tells
+/// it (Linux 6.17, proc_pid_fdinfo(5)).
+std::optional<dev_t> served_through(int device);
+
 /// Unmounts what is mounted there; by force whatever there is, one on top of the other, at once for new
 /// calls. The errno (EBUSY: in use), or 0; nothing there is none.
 int unmount_at(const std::filesystem::path& path, bool force);

@@ -116,7 +116,7 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
                                SessionState state, bool adopt)
     : config_(std::move(config)),
       device_(std::move(device)),
-      mounted_as_(mounted_at(config_.mount_point)),
+      mounted_as_(adopt ? served_through(device_.get()) : mounted_at(config_.mount_point)),
       workspace_(std::move(workspace)),
       nodes_(std::move(nodes)),
       changes_(std::move(changes)),
@@ -263,7 +263,7 @@ Result<void> MountedSession::unmount(bool force) {
   // Not only those that the kernel would refuse for: a container has a mount of its own.
   if (!force && !all_closed_within(kClosingPatience)) return in_use();
   const auto there = mounted_at(config_.mount_point);
-  if (!force && there && there != mounted_as_ && is_mounted())
+  if (!force && there && mounted_as_ && there != mounted_as_ && is_mounted())
     return fail(Code::kBusy, "something else is mounted on the session: unmount that first, or use force");
   if (const int error = unmount_at(config_.mount_point, force)) {
     if (error == EBUSY) return in_use();

@@ -21,6 +21,17 @@ Unexpected unknown(const std::string& snapshot) {
               "there is no snapshot \"" + snapshot.substr(0, 80) + "\"; list them to see their ids");
 }
 
+/// Whether the ledger has all of these, newest first. It may have lost ones between them.
+bool has_in_order(const std::vector<Oid>& ledger, const std::vector<Oid>& found) {
+  auto place = ledger.rbegin();
+  for (const Oid& oid : found) {
+    place = std::find(place, ledger.rend(), oid);
+    if (place == ledger.rend()) return false;
+    ++place;
+  }
+  return true;
+}
+
 /// Which snapshot came before one whose commit cannot be read; that error where nobody knows.
 Result<std::optional<Oid>> before_damaged(const std::vector<Oid>& ledger, const Oid& oid,
                                           const Error& error) {
@@ -164,14 +175,16 @@ Result<const std::vector<Oid>*> GitStore::history() {
   const Ledger ledger(repository_ ? repository_->own_folder() : -1);
   std::vector<Oid> found;
   std::unordered_set<Oid, OidHash> seen;
+  bool is_whole = true;
   for (auto next = newest_; next && seen.insert(*next).second;) {
     found.push_back(*next);
     auto parent = read_parent(*repository_, *next);
+    is_whole &= parent.has_value();
     if (!parent) parent = before_damaged(ledger.all(), *next, parent.error());
     if (!parent) return fail(parent.error());
     next = *parent;
   }
-  if (!found.empty() && !ledger.is_there()) ledger.write(found);
+  if (is_whole && !found.empty() && !has_in_order(ledger.all(), found)) ledger.write(found);
   history_ = std::move(found);
   return &*history_;
 }

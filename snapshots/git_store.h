@@ -135,7 +135,8 @@ class GitStore final : public Store {
       REQUIRES(mutex_);
 
   // store_verify.cpp
-  bool is_whole(const Commit& commit) REQUIRES(mutex_);
+  /// `reads`: all of it can be read; else it is there. `busy` if asked to stop.
+  Result<bool> is_whole(const Commit& commit, bool reads, const Progress& progress) REQUIRES(mutex_);
   Result<VerifyReport> verify_locked(const std::string& snapshot, const ChangeSource& changes,
                                      const Progress& progress) REQUIRES(mutex_);
 
@@ -152,6 +153,7 @@ class GitStore final : public Store {
   Oid warm_for_ GUARDED_BY(mutex_);
   std::optional<std::vector<Oid>> history_ GUARDED_BY(mutex_);  // newest first; read when first asked for
   bool may_lack_objects_ GUARDED_BY(mutex_) = false;            // packs went since it was looked at
+  bool is_damaged_ GUARDED_BY(mutex_) = false;                  // something was found that cannot be read
   bool untold_ GUARDED_BY(mutex_) = false;    // the change source may not know of the last snapshot
   bool gives_up_ GUARDED_BY(mutex_) = false;  // the journal of a restore is still to be put aside
 };

@@ -15,10 +15,6 @@ constexpr const char* kName = "ledger";
 
 }  // namespace
 
-bool Ledger::is_there() const {
-  return ::faccessat(own_folder_, kName, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-}
-
 std::vector<Oid> Ledger::all() const {
   std::vector<Oid> ids;
   const auto text = read_file(own_folder_, kName);
@@ -28,12 +24,20 @@ std::vector<Oid> Ledger::all() const {
   return ids;
 }
 
-void Ledger::add(const Oid& snapshot, bool is_first) const {
-  const int flags = O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | (is_first ? O_CREAT | O_TRUNC : 0);
-  const FileDescriptor file(::openat(own_folder_, kName, flags, 0600));
+void Ledger::add(const Oid& snapshot, const std::optional<Oid>& before) const {
+  constexpr int kFlags = O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
+  const FileDescriptor file(::openat(own_folder_, kName, before ? kFlags : kFlags | O_CREAT | O_TRUNC, 0600));
+  if (!file) return;
+  std::string last(Oid::kHexSize + 1, '\0');
+  const off_t size = ::lseek(file.get(), 0, SEEK_END);
+  const auto length = static_cast<off_t>(last.size());
+  if (before && (size < length || ::pread(file.get(), last.data(), last.size(), size - length) != length ||
+                 last != before->hex() + "\n")) {
+    ::unlinkat(own_folder_, kName, 0);
+    return;
+  }
   const std::string line = snapshot.hex() + "\n";
-  if (file) [[maybe_unused]]
-    const ssize_t put = ::write(file.get(), line.data(), line.size());
+  [[maybe_unused]] const ssize_t put = ::write(file.get(), line.data(), line.size());
 }
 
 void Ledger::write(const std::vector<Oid>& newest_first) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "snapshots/oid.h"
@@ -14,11 +15,10 @@ class Ledger final {
   /// `own_folder` is borrowed.
   explicit Ledger(int own_folder) : own_folder_(own_folder) {}
 
-  bool is_there() const;
   /// Oldest first.
   std::vector<Oid> all() const;
-  /// At the end of one that is there; `is_first`: begins it.
-  void add(const Oid& snapshot, bool is_first) const;
+  /// After the one before it, if there is one. A ledger that does not end with that is of no use any more.
+  void add(const Oid& snapshot, const std::optional<Oid>& before) const;
   void write(const std::vector<Oid>& newest_first) const;
 
  private:

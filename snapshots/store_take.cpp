@@ -133,9 +133,12 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   }
   auto from = base();
   if (!from) return fail(from.error());
-  const bool lacks_objects = may_lack_objects_ && from->commit && !is_whole(*from->commit);
-  may_lack_objects_ = false;
-  if (!lacks_objects && (from->commit || !from->newest)) {
+  Result<bool> is_sound = true;
+  if ((may_lack_objects_ || is_damaged_) && from->commit)
+    is_sound = is_whole(*from->commit, is_damaged_, progress);
+  if (!is_sound) return fail(is_sound.error());
+  may_lack_objects_ = is_damaged_ = false;
+  if (*is_sound && (from->commit || !from->newest)) {
     auto taken = take_from(*from, label, same_is_enough, changes, progress);
     if (taken || !from->commit || taken.error().code != Code::kCorrupt) return taken;
   }
@@ -229,7 +232,7 @@ Result<Oid> GitStore::keep(Batch& batch, const Commit& commit, const Base& from,
     if (auto undone = Batch::recover(*repository_); !undone) return fail(undone.error());
     return fail(failed);
   }
-  Ledger(repository_->own_folder()).add(*oid, !from.newest);
+  Ledger(repository_->own_folder()).add(*oid, from.newest);
   // What was restored last cannot be counted from any more. A ref that is no state on top of the newest is
   // none.
   if (from.damaged_base)

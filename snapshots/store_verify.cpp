@@ -102,10 +102,11 @@ class Inspector {
 
 }  // namespace
 
-bool GitStore::is_whole(const Commit& commit) {
+Result<bool> GitStore::is_whole(const Commit& commit, bool reads, const Progress& progress) {
   VerifyReport report;
-  Inspector inspector(*repository_, report, nullptr, false);
-  return inspector.commit(commit.oid) && report.problems.empty();
+  Inspector inspector(*repository_, report, progress, reads);
+  if (auto looked = inspector.commit(commit.oid); !looked) return fail(looked.error());
+  return report.problems.empty();
 }
 
 Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const ChangeSource& changes,
@@ -123,6 +124,7 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
   // Those behind one that is lost, and that itself once another one was taken.
   for (const Oid& oid : Ledger(repository_->own_folder()).all())
     if (auto done = inspector.commits(oid); !done) return fail(done.error());
+  is_damaged_ = !report.problems.empty();
   auto commit = commit_of(snapshot);
   if (!commit && report.problems.empty()) return fail(commit.error());
   auto wanted = commit ? open_tree(*commit) : Result<std::unique_ptr<Tree>>(fail(commit.error()));

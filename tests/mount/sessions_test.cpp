@@ -193,6 +193,8 @@ TEST_F(Sessions, WhatIsMountedOnTopIsNotTakenAway) {
   ASSERT_OK(::mount("none", mount().c_str(), "tmpfs", 0, nullptr));
   std::ofstream(mount() / "of somebody else") << "bytes";
   EXPECT_EQ(session().driver().unmount(false).error().code, Code::kBusy);
+  session().hand_over();
+  EXPECT_EQ(session().driver().unmount(false).error().code, Code::kBusy);
   EXPECT_EQ(fs::file_size(mount() / "of somebody else"), 5u);
   ASSERT_OK(::umount2(mount().c_str(), 0));
   EXPECT_TRUE(there_is(outputs()));

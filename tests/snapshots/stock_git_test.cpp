@@ -157,6 +157,29 @@ TEST_P(LostSnapshot, IsNothingThatTheNextOneStandsOn) {
   EXPECT_NE(store().verify("", record_.source(), nullptr)->problems.size(), 0u) << "one is lost";
 }
 
+/// Nobody had to do with them since.
+TEST_F(StockGit, BlobsThatVerifyMissedAreStoredAgain) {
+  shell("for f in $(seq 20); do seq $f 2000 > outputs/$f; done");
+  snapshot("one");
+  for (const auto& file : std::filesystem::directory_iterator(repository() / "objects/pack"))
+    if (file.path().extension() == ".pack") {
+      auto bytes = read(file.path());
+      for (std::size_t at = 100; at < bytes.size() / 2; at += 100) bytes[at] ^= 1;
+      write(file.path(), bytes);
+    }
+  reopen();
+  record_.note(ChangeKind::kContent, "outputs/1");
+  write(in("outputs/1"), "changed");
+  EXPECT_NE(store().verify("", record_.source(), nullptr)->problems.size(), 0u);
+  const auto two = store().take("two", record_.source(), nullptr);
+  ASSERT_TRUE(two) << two.error().message;
+  EXPECT_TRUE(two->stats.rescanned);
+  const auto before = manifest();
+  shell("rm -r outputs/*");
+  restore(*two);
+  expect_same(before, manifest());
+}
+
 INSTANTIATE_TEST_SUITE_P(Noticed, LostSnapshot, ::testing::Bool(),
                          [](const auto& param) { return param.param ? "AfterARestart" : "WhileRunning"; });
 

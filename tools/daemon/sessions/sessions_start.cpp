@@ -115,7 +115,7 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
   std::vector<std::filesystem::path> left;
   std::error_code ignored;
   for (const auto& bin : {config_.state_dir / "discarded", config_.state_dir / "workspaces" / kOwnBin,
-                          config_.state_dir / "snapshots" / kOwnBin})
+                          config_.state_dir / "snapshots" / kOwnBin, config_.state_dir / "changes" / kOwnBin})
     for (const auto& entry : std::filesystem::directory_iterator(bin, ignored)) left.push_back(entry.path());
 
   std::set<std::string, std::less<>> known;
