@@ -29,11 +29,11 @@ constexpr int kLooks = 64;
 constexpr std::chrono::microseconds kSetAside{4};
 
 // What we ask of the kernel, where it offers it.
-constexpr std::uint64_t kWanted =
-    FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_AUTO_INVAL_DATA |
-    FUSE_EXPLICIT_INVAL_DATA | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES |
-    FUSE_CACHE_SYMLINKS | protocol::kNoOpendirSupport | FUSE_HANDLE_KILLPRIV_V2 | FUSE_INIT_EXT |
-    protocol::kPassthrough | protocol::kHasResend;
+constexpr std::uint64_t kWanted = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES |
+                                  FUSE_AUTO_INVAL_DATA | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO |
+                                  FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_CACHE_SYMLINKS |
+                                  protocol::kNoOpendirSupport | FUSE_HANDLE_KILLPRIV_V2 | FUSE_INIT_EXT |
+                                  protocol::kPassthrough | protocol::kHasResend;
 
 // Requests that may take long: another thread should wait for the next one meanwhile.
 bool may_take_long(std::uint32_t opcode, bool syncs_at_once) {
@@ -315,9 +315,6 @@ ssize_t Channel::answer_init(std::span<const iovec> parts) {
     const std::uint64_t offered = offer.flags | (extended ? std::uint64_t{offer.flags2} << 32 : 0);
     std::uint64_t chosen = offered & kWanted;
     if (!allow_passthrough_) chosen &= ~protocol::kPassthrough;
-    // By itself the kernel drops a file's pages when it learns of another mtime, also those whose WRITE is
-    // still on its way, and then reads back what was there before.
-    if ((chosen & FUSE_EXPLICIT_INVAL_DATA) && !host_writes_) chosen &= ~std::uint64_t{FUSE_AUTO_INVAL_DATA};
     const bool passthrough = chosen & protocol::kPassthrough;
     reply.minor = FUSE_KERNEL_MINOR_VERSION;
     reply.flags = static_cast<std::uint32_t>(chosen);

@@ -66,9 +66,6 @@ class Channel {
   /// Before it is read from: whether fsync(2) has nothing to wait for.
   void set_syncs_at_once(bool syncs_at_once) { syncs_at_once_ = syncs_at_once; }
 
-  /// Before it is read from: whether others write to the same files, without a word.
-  void set_host_writes(bool host_writes) { host_writes_ = host_writes; }
-
   /// The size of the next request, which is then in the reader's buffer, or -1 with an errno; EAGAIN: the
   /// calling thread should end. The buffer is given back while nothing comes.
   ssize_t read(Reader& reader);
@@ -105,7 +102,6 @@ class Channel {
   SessionState& state_;
   const bool allow_passthrough_;
   bool syncs_at_once_ = false;
-  bool host_writes_ = true;
   std::function<void()> ready_;
   std::function<void()> need_thread_;
   FileDescriptor wake_;  // eventfd(2)

@@ -133,7 +133,6 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
           [this] { loop_->add_thread(); }),
       dispatcher_{operations_, gate_, state_, channel_} {
   channel_.set_syncs_at_once(operations_.syncs_at_once());
-  channel_.set_host_writes(workspace_->has_workdir());
   operations_.set_metadata(config_.metadata);
   operations_.orphans().start(adopt);
   files_.remove_leftovers();

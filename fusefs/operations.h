@@ -256,10 +256,8 @@ class Operations {
   Result<Entry> look_up(NodeId parent, const char* name, bool is_locked);
   Result<struct stat> status_of(const Node& node);
   Result<Entry> current_entry(const Node& node);
-  /// From now on the kernel has pages of it, as of this status.
-  void kernel_keeps(NodeId id, const struct stat& now);
-  /// Has the kernel give them up if the host changed the listing or the file since, as its status tells.
-  void drop_outdated_pages(const Node& node, const struct stat& status);
+  /// The kernel has it give way if the host changed the directory since, as its status tells.
+  void drop_outdated_listing(const Node& node, const struct stat& status);
   /// Of an inode that is gone and that names_went() is still to forget.
   std::optional<struct stat> going_status(NodeId id) const EXCLUDES(going_mutex_);
   Result<void> list_virtual(NodeId id, off_t offset, const ListVisitor& visit);

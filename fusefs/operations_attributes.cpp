@@ -169,14 +169,12 @@ Result<Entry> Operations::attributes(NodeId id) {
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   auto entry = is_fixed(id) ? zone_entry(node->zone) : current_entry(*node);
-  if (entry && rule_of(node->zone).changes_underneath) drop_outdated_pages(*node, entry->attributes);
+  if (entry && rule_of(node->zone).changes_underneath) drop_outdated_listing(*node, entry->attributes);
   return entry;
 }
 
-void Operations::drop_outdated_pages(const Node& node, const struct stat& status) {
-  if (!listings_.is_outdated(node.id, status.st_ctim)) return;
-  kernel_.inode_now(node.id);
-  if (!node.is_directory()) kernel_keeps(node.id, status);  // it may be open still, and is told of once
+void Operations::drop_outdated_listing(const Node& node, const struct stat& status) {
+  if (node.is_directory() && listings_.is_outdated(node.id, status.st_ctim)) kernel_.inode_now(node.id);
 }
 
 Result<Entry> Operations::current_entry(const Node& node) {

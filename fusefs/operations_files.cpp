@@ -115,9 +115,6 @@ Result<Opened> Operations::register_open(const Request& request, const Node& nod
   opened.backing_id = use->backing_id;
   opened.not_needed = std::move(use->not_needed);
   opened.keep_cache = !state_.passthrough() && !is_shared;
-  struct stat now {};
-  if (node.zone == Zone::kSkills && use->file && ::fstat(use->file->get(), &now) == 0)
-    kernel_keeps(node.id, now);
   opened.direct = is_shared && use->file && wants_to_write(flags) && is_append_only(use->file->get());
   return opened;
 }

@@ -216,7 +216,7 @@ Result<Entry> Operations::look_up_in(const Directory& directory, const char* nam
   if (!reference || !reference->made) volume->unpin(status.st_ino);
   if (!reference) return fail(reference.error());
   node.id = reference->id;
-  if (shared) drop_outdated_pages(node, status);
+  if (shared) drop_outdated_listing(node, status);
   return entry_of(node, status);
 }
 
@@ -318,11 +318,7 @@ void Operations::kernel_lists(NodeId id) {
   const auto directory = directories_.open(id);
   struct stat status {};
   if (!directory || ::fstat((*directory)->file.get(), &status) != 0) return;
-  kernel_keeps(id, status);
-}
-
-void Operations::kernel_keeps(NodeId id, const struct stat& now) {
-  if (const auto forgotten = listings_.listed_at(id, now.st_ctim)) kernel_.inode(*forgotten);
+  if (const auto forgotten = listings_.listed_at(id, status.st_ctim)) kernel_.inode(*forgotten);
 }
 
 Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,

@@ -101,8 +101,8 @@ Result<Snapshot> GitStore::take(const std::string& label, const ChangeSource& ch
   return locked(&GitStore::take_locked, label, changes, progress);
 }
 
-Result<std::vector<Snapshot>> GitStore::list(std::size_t limit) {
-  return locked(&GitStore::list_locked, limit);
+Result<std::vector<Snapshot>> GitStore::list(std::size_t limit, const std::string& after) {
+  return locked(&GitStore::list_locked, limit, after);
 }
 
 Result<Snapshot> GitStore::find(const std::string& snapshot) {
@@ -234,14 +234,20 @@ Result<Snapshot> GitStore::row_of(const Oid& oid) {
   return damaged;
 }
 
-Result<std::vector<Snapshot>> GitStore::list_locked(std::size_t limit) {
+Result<std::vector<Snapshot>> GitStore::list_locked(std::size_t limit, const std::string& after) {
   auto all = history();
   if (!all) return fail(all.error());
+  auto next = (*all)->begin();
+  if (!after.empty()) {
+    const auto last = resolve(after);
+    if (!last) return fail(last.error());
+    next = std::next(std::find(next, (*all)->end(), *last));
+  }
   std::vector<Snapshot> snapshots;
   std::size_t labels = 0;
-  for (const Oid& oid : **all) {
+  for (; next != (*all)->end(); ++next) {
     if ((limit != 0 && snapshots.size() == limit) || labels >= kMostLabels) break;
-    auto snapshot = row_of(oid);
+    auto snapshot = row_of(*next);
     if (!snapshot) return fail(snapshot.error());
     labels += snapshot->label.size();
     snapshots.push_back(std::move(*snapshot));

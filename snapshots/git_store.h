@@ -33,7 +33,7 @@ class GitStore final : public Store {
   void release_memory() override EXCLUDES(mutex_);
   Result<Snapshot> take(const std::string& label, const ChangeSource& changes,
                         const Progress& progress) override;
-  Result<std::vector<Snapshot>> list(std::size_t limit) override;
+  Result<std::vector<Snapshot>> list(std::size_t limit, const std::string& after) override;
   Result<Snapshot> find(const std::string& snapshot) override;
   Result<std::vector<Difference>> show(const std::string& snapshot,
                                        const std::optional<Caller>& reader) override;
@@ -75,7 +75,7 @@ class GitStore final : public Store {
   Result<FileDescriptor> lock_repository() REQUIRES(mutex_);
   Result<void> notice_others() REQUIRES(mutex_);
   Result<Commit> last_commit(const Oid& oid) REQUIRES(mutex_);
-  Result<std::vector<Snapshot>> list_locked(std::size_t limit) REQUIRES(mutex_);
+  Result<std::vector<Snapshot>> list_locked(std::size_t limit, const std::string& after) REQUIRES(mutex_);
   Result<Snapshot> row_of(const Oid& oid) REQUIRES(mutex_);
   Result<Snapshot> find_locked(const std::string& snapshot) REQUIRES(mutex_);
   Result<const std::vector<Oid>*> history() REQUIRES(mutex_);

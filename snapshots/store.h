@@ -142,8 +142,9 @@ class Store {
   virtual Result<Snapshot> take(const std::string& label, const ChangeSource& changes,
                                 const Progress& progress) = 0;
 
-  /// Newest first; 0: all. Ends where the labels are kMostLabels bytes or more.
-  virtual Result<std::vector<Snapshot>> list(std::size_t limit) = 0;
+  /// Newest first; 0: all. Ends where the labels are kMostLabels bytes or more. `after`: only those that are
+  /// listed after this one.
+  virtual Result<std::vector<Snapshot>> list(std::size_t limit, const std::string& after = {}) = 0;
   static constexpr std::size_t kMostLabels = 4 << 20;
   virtual Result<Snapshot> find(const std::string& snapshot) = 0;
   /// What a snapshot changed against its parent. With a `reader`, with the text of files that he may read:

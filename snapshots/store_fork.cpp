@@ -4,12 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
 #include "policy/fault.h"
 #include "snapshots/git_store.h"
 #include "snapshots/io.h"
+#include "snapshots/ledger.h"
 #include "snapshots/staging.h"
 
 namespace okcvm::snapshots {
@@ -92,6 +94,10 @@ Result<Snapshot> GitStore::fork_locked(const std::string& snapshot, const StoreC
   auto done = share_objects(**created);
   if (done) done = (*created)->reopen();
   if (done) done = (*created)->move_ref(kMainRef, std::nullopt, commit->oid);
+  const auto all = history();
+  if (done && all)
+    Ledger((*created)->own_folder())
+        .write({std::find((*all)->begin(), (*all)->end(), commit->oid), (*all)->end()});
   if (done) done = write_out(*commit, target, progress);
   if (!done) {
     clear();

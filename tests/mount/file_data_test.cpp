@@ -6,10 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstring>
-#include <thread>
-#include <vector>
 
 #include "tests/support/mounted_session.h"
 
@@ -139,25 +136,6 @@ TEST_F(FileData, WhatWasStoredThroughAMappingIsReadByPath) {
     EXPECT_EQ(read(value_of(session().files().open({}, *RelPath::parse("outputs/f")))).substr(4096, 5),
               stored);
   }
-}
-
-TEST_F(FileData, EachOfManyWritersReadsBackWhatItWrote) {
-  constexpr int kWriters = 4, kRounds = 8000;
-  write(outputs() / "f", std::string(kWriters * sizeof(int), '\0'));
-  std::atomic<int> stale = 0;
-  std::vector<std::thread> writers;
-  for (int writer = 0; writer < kWriters; ++writer)
-    writers.emplace_back([&, at = static_cast<off_t>(writer * sizeof(int))] {
-      const auto file = open_file(outputs() / "f", O_RDWR);
-      for (int round = 1; round <= kRounds; ++round) {
-        int back = 0;
-        EXPECT_EQ(::pwrite(file.get(), &round, sizeof round, at), static_cast<ssize_t>(sizeof round));
-        EXPECT_EQ(::pread(file.get(), &back, sizeof back, at), static_cast<ssize_t>(sizeof back));
-        if (back != round) ++stale;
-      }
-    });
-  for (auto& writer : writers) writer.join();
-  EXPECT_EQ(stale, 0);
 }
 
 /// As databases do before each query, and the kernel would otherwise ask us each time.

@@ -307,6 +307,9 @@ TEST_F(DaemonSessions, AreShownNothingOfTheHostByLinksInTheSkillRegistry) {
   std::filesystem::create_directories(root_ / "secret");
   std::filesystem::create_directory_symlink(root_ / "secret", root_ / "skills/evil");
   std::filesystem::create_directory_symlink("pdf", root_ / "skills/same");
+  add_skill(".git", "with secrets");
+  std::filesystem::create_directory_symlink(".git", root_ / "skills/innocent");
+  std::filesystem::create_directory_symlink(".", root_ / "skills/all");
   start();
   std::vector<std::string> names;
   const auto listed = ask("GET", "/v1/skills").json();

@@ -73,6 +73,10 @@ TEST_F(DaemonSnapshots, AreTakenShownComparedAndRestored) {
   EXPECT_EQ(post("undo").status, 200);
   EXPECT_EQ(read(file()), "two two");
   EXPECT_EQ(get("snapshots?limit=1")["snapshots"].size(), 1u);
+  EXPECT_EQ(get("snapshots?limit=1")["truncated"], true);
+  const auto all = get("snapshots")["snapshots"];
+  const auto rest = get("snapshots?limit=1&after=" + all[0]["id"].get<std::string>());
+  EXPECT_EQ(rest["snapshots"][0]["id"], all[1]["id"]);
   EXPECT_EQ(get("snapshots/" + id)["snapshot"]["label"], "first");
   EXPECT_EQ(get("verify")["ok"], true);
 }

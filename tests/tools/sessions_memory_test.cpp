@@ -15,7 +15,7 @@ class CountingStore final : public Store {
 
   std::vector<RelPath> recovered() const override { return {}; }
   Result<Snapshot> take(const std::string&, const ChangeSource&, const Progress&) override { return none(); }
-  Result<std::vector<Snapshot>> list(std::size_t) override { return none(); }
+  Result<std::vector<Snapshot>> list(std::size_t, const std::string&) override { return none(); }
   Result<Snapshot> find(const std::string&) override { return none(); }
   Result<std::vector<Difference>> show(const std::string&, const std::optional<Caller>&) override {
     return none();

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <ctime>
+#include <limits>
 
 #include "tools/cli/handlers.h"
 #include "tools/cli/text.h"
@@ -128,12 +129,22 @@ Outcome<void> snapshot(Context& context) {
 }
 
 Outcome<void> snapshots(Context& context) {
-  const auto answer = context.get(
-      context.session("/snapshots" + query({{"limit", context.args().option("limit").value_or("")}})));
+  const auto limit = context.args().option("limit");
+  auto answer = context.get(context.session("/snapshots" + query({{"limit", limit.value_or("")}})));
   if (!answer) return tl::unexpected(answer.error());
+  auto rows = list_in(*answer, "snapshots");
+  const auto wanted = limit ? std::stoul(*limit) : std::numeric_limits<unsigned long>::max();
+  for (Json page = *answer; flag_in(page, "truncated") && !rows.empty() && rows.size() < wanted;) {
+    auto next = context.get(context.session("/snapshots" + query({{"after", text_in(rows.back(), "id")}})));
+    if (!next) return tl::unexpected(next.error());
+    page = std::move(*next);
+    for (auto& row : list_in(page, "snapshots")) rows.push_back(row);
+  }
+  while (rows.size() > wanted) rows.erase(rows.size() - 1);
+  *answer = Json{{"snapshots", rows}};
   if (context.json()) return context.print_json(*answer);
   Table table({"SNAPSHOT", "TAKEN", ">CHANGED", ">FILES", ">SIZE", "LABEL"});
-  for (const auto& row : list_in(*answer, "snapshots")) {
+  for (const auto& row : rows) {
     const auto& stats = member_in(row, "stats");
     if (flag_in(row, "damaged")) {
       table.row({short_id(text_in(row, "id")), "-", "-", "-", "-", "(damaged)"});

@@ -57,12 +57,13 @@ Result<Response> take_snapshot(Exchange& exchange) {
 Result<Response> list_snapshots(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto limit = std::min(query.integer("limit", 1, INT32_MAX).value_or(kMostRows), kMostRows);
+  const auto after = query.text("after").value_or("");
   if (auto ended = query.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto store = exchange.service.sessions.store_of(*exchange.session);
   if (!store) return fail(store.error());
-  auto list = (*store)->list(static_cast<std::size_t>(limit) + 1);
+  auto list = (*store)->list(static_cast<std::size_t>(limit) + 1, after);
   if (!list) return fail(list.error());
   const bool is_more = list->size() > static_cast<std::size_t>(limit);
   if (is_more) list->pop_back();

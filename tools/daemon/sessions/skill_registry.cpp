@@ -48,8 +48,11 @@ bool is_hidden(const std::string& name) {
   return name.front() == '.';
 }
 
-bool is_below(const std::filesystem::path& path, const std::filesystem::path& folder) {
-  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
+/// In the folder, and not the folder itself nor something in it that is hidden.
+bool is_shown_in(const std::filesystem::path& path, const std::filesystem::path& folder) {
+  const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
+  return end == folder.end() && rest != path.end() &&
+         std::none_of(rest, path.end(), [](const auto& part) { return is_hidden(part.string()); });
 }
 
 }  // namespace
@@ -66,7 +69,7 @@ FileDescriptor SkillRegistry::open_skill(const std::filesystem::path& path) cons
   const auto place = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(skill.get()), error);
   const bool is_inside = !error && std::any_of(folders_.begin(), folders_.end(), [&](const auto& folder) {
     const auto real = std::filesystem::canonical(folder, error);
-    return !error && is_below(place, real);
+    return !error && is_shown_in(place, real);
   });
   return is_inside ? std::move(skill) : FileDescriptor();
 }
