@@ -11,7 +11,8 @@ bool same(const timespec& one, const timespec& other) {
 
 bool SteadyAttributes::are_steady(NodeId id, const struct stat& status) {
   const MutexLock lock(mutex_);
-  Row& row = rows_[id.slot() % rows_.size()];
+  if (rows_.empty()) rows_.resize(kRows);
+  Row& row = rows_[id.slot() % kRows];
   const bool is_as_before = row.id == id && same(row.modified, status.st_mtim) &&
                             same(row.changed, status.st_ctim) && row.blocks == status.st_blocks;
   row = {id, status.st_mtim, status.st_ctim, status.st_blocks, is_as_before ? row.times + 1 : 0};

@@ -2,8 +2,8 @@
 
 #include <sys/stat.h>
 
-#include <array>
 #include <cstdint>
+#include <vector>
 
 #include "fusefs/types.h"
 #include "policy/thread_annotations.h"
@@ -27,7 +27,8 @@ class SteadyAttributes {
     std::uint32_t times = 0;
   };
   Mutex mutex_;
-  std::array<Row, 256> rows_ GUARDED_BY(mutex_);
+  static constexpr std::size_t kRows = 256;
+  std::vector<Row> rows_ GUARDED_BY(mutex_);  // kRows, once one is needed: most sessions need none
 };
 
 }  // namespace okcvm::fusefs
