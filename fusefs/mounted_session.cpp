@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -37,7 +36,6 @@ ssize_t write_channel(int, iovec* parts, int count, void* user_data) {
   return channel.write({parts, static_cast<std::size_t>(count)});
 }
 
-/// The state file of a session for one purpose: "<runtime-dir>/<id>.nodes".
 class MountedSession final : public SessionMount {
  public:
   static Result<std::unique_ptr<SessionMount>> start(MountConfig config, FileDescriptor device, bool adopt);

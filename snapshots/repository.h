@@ -61,8 +61,7 @@ class Repository final {
   void refresh();
   /// Looks whether packs went since, as they do when somebody has git collect garbage: what they held may be
   /// nowhere any more, though it can still be read from those that are open. After something could not be
-  /// read all is opened anew. Answers
-  /// whether packs went.
+  /// read all is opened anew. Answers whether packs went.
   Result<bool> notice_removed_packs();
   /// Forgets everything read so far: after packs were removed.
   Result<void> reopen();

@@ -9,10 +9,10 @@ namespace okcvm::cli::run {
 
 namespace {
 
-/// The conversation state: a JSON document from a file or, for "-", standard input. As it stands there, so
-/// that nothing in it is rounded.
 constexpr std::size_t kLargestDocument = 1 << 20;  // the daemon takes no larger JSON body
 
+/// The conversation state: a JSON document from a file or, for "-", standard input. As it stands there, so
+/// that nothing in it is rounded.
 Outcome<std::string> read_document(const std::string& file) {
   std::ifstream stream;
   if (file != "-") {

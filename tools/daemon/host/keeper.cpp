@@ -199,8 +199,11 @@ void Keeper::reap() {
   const bool is_hopeless = failures_ >= kMostFailures || (failures_ > 0 && has_exited && !kept_.has_mounts());
   if (asked_to_end || is_hopeless) {
     if (is_hopeless && kept_.has_mounts())
-      std::fprintf(stderr, "okcvmd: %d daemons in a row did not become ready: the mounts are given up\n",
-                   failures_);
+      std::fprintf(
+          stderr,
+          "okcvmd: %d daemons in a row did not become ready, and the mounts are given up: mend what they "
+          "said above, and start okcvmd again\n",
+          failures_);
     result_ = has_exited ? WEXITSTATUS(status) : 1;
     return;
   }

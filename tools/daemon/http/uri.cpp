@@ -25,6 +25,13 @@ std::optional<std::uint64_t> to_number(std::string_view text) {
   return value;
 }
 
+/// A "+" is a space in queries, as HTML forms and every client library write it.
+Result<std::string> decoded_field(std::string_view text) {
+  std::string spaced(text);
+  std::replace(spaced.begin(), spaced.end(), '+', ' ');
+  return percent_decoded(spaced);
+}
+
 }  // namespace
 
 Result<std::string> percent_decoded(std::string_view text) {
@@ -58,17 +65,6 @@ std::string percent_encoded(std::string_view bytes) {
   }
   return encoded;
 }
-
-namespace {
-
-/// A "+" is a space in queries, as HTML forms and every client library write it.
-Result<std::string> decoded_field(std::string_view text) {
-  std::string spaced(text);
-  std::replace(spaced.begin(), spaced.end(), '+', ' ');
-  return percent_decoded(spaced);
-}
-
-}  // namespace
 
 Result<std::map<std::string, std::string, std::less<>>> parse_query(std::string_view text) {
   std::map<std::string, std::string, std::less<>> query;

@@ -50,9 +50,9 @@ Result<void> check_condition(std::string_view match, std::string_view none_match
     return std::any_of(tags.begin(), tags.end(),
                        [&](const auto& tag) { return names_tag(list, tag, strongly); });
   };
-  if ((match.empty() || names_one(match, true)) && (none_match.empty() || !names_one(none_match, false)))
-    return {};
-  auto error = none_match == "*" && (match.empty() || names_one(match, true))
+  const bool is_wanted = match.empty() || names_one(match, true);
+  if (is_wanted && (none_match.empty() || !names_one(none_match, false))) return {};
+  auto error = is_wanted && none_match == "*"
                    ? Error::of(Code::kAlreadyExists, "there is a file at this path already")
                    : Error::of(Code::kBusy, "the file is not the one that was asked for: read it again");
   error.errno_value = ECANCELED;

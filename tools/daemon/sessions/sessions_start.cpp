@@ -63,7 +63,8 @@ void Sessions::note_affected(const Session& session, std::string reason) {
 
 void Sessions::note_unknown(const SessionId& id, std::string_view what) {
   const std::string reason =
-      "the registry has no such session, which may have been damaged: " + std::string(what);
+      "the registry has no such session, as when sessions.db was damaged or is not the one of these files: " +
+      std::string(what) + "; put the right sessions.db back, or remove what is left under this name";
   log_error("session {}: {}", id.text(), reason);
   const MutexLock lock(mutex_);
   affected_.push_back({id, 0, reason, time_now()});
