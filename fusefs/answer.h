@@ -16,7 +16,7 @@ inline Dispatcher& dispatcher_of(fuse_req_t request) {
   return *static_cast<Dispatcher*>(fuse_req_userdata(request));
 }
 
-/// Who asks. With `changes`, also whether a daemon that died may have done it already.
+/// Who asks; of a request that the kernel resent, also whether a daemon that died may have done it already.
 inline Request asker(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
   Request who;
@@ -44,30 +44,39 @@ inline Request writer(fuse_req_t request) {
 /// handed over is taken back.
 inline constexpr int kNobodyListens = -ENOENT;
 
+/// Does what nobody hears the outcome of, as the kernel does not ask or was answered already.
+template <typename Body>
+void do_unheard(Body body) noexcept try {
+  body();
+} catch (...) {
+}
+
+/// What an operation answers; an exception is an error, too.
+template <typename Body>
+auto outcome_of(Body& body) noexcept -> decltype(body()) try {
+  return body();
+} catch (const std::bad_alloc&) {
+  return fail_errno(ENOMEM);
+} catch (...) {
+  return fail_errno(EIO);
+}
+
 /// Runs an operation and replies. What is done after that must not need the node: the kernel may drop it at
 /// once.
 template <typename Body, typename Reply>
-void answer(fuse_req_t request, Body body, Reply reply) noexcept try {
-  auto result = body();
-  Handout::settle();
+void answer(fuse_req_t request, Body body, Reply reply) noexcept {
+  auto result = outcome_of(body);
+  do_unheard(&Handout::settle);
   if (result)
-    reply(*result);
+    do_unheard([&] { reply(*result); });
   else
     fuse_reply_err(request, result.error().errno_value);
-} catch (const std::bad_alloc&) {
-  fuse_reply_err(request, ENOMEM);
-} catch (...) {
-  fuse_reply_err(request, EIO);
 }
 
 template <typename Body>
-void answer_done(fuse_req_t request, Body body) noexcept try {
-  const Result<void> result = body();
+void answer_done(fuse_req_t request, Body body) noexcept {
+  const Result<void> result = outcome_of(body);
   fuse_reply_err(request, result ? 0 : result.error().errno_value);
-} catch (const std::bad_alloc&) {
-  fuse_reply_err(request, ENOMEM);
-} catch (...) {
-  fuse_reply_err(request, EIO);
 }
 
 /// As the above, but while the session is held back for a snapshot or a restore, it waits.

@@ -81,6 +81,11 @@ bool is_ours_alone(const std::filesystem::path& folder) {
   return ::chmod(folder.c_str(), 0700) == 0 && !(status.st_mode & 022);
 }
 
+bool make_empty(const std::filesystem::path& path) {
+  const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_TRUNC | O_NOFOLLOW | O_CLOEXEC));
+  return file && ::fsync(file.get()) == 0;
+}
+
 bool sync_folder(const std::filesystem::path& folder) {
   const FileDescriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   return directory && ::fsync(directory.get()) == 0;
@@ -138,7 +143,8 @@ void ChangeLog::distrust_unrecorded() {
 ChangeLog::ChangeLog(ChangeLog&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
     : config_(std::move(other.config_)),
       region_(std::move(other.region_)),
-      resting_exists_(other.resting_exists_) {}
+      resting_exists_(other.resting_exists_),
+      is_stale_(other.is_stale_) {}
 
 ChangeLog::Header& ChangeLog::header() const {
   return *reinterpret_cast<Header*>(region_.data());
@@ -160,8 +166,20 @@ void ChangeLog::record(ChangeKind kind, const RelPath& path, const RelPath& targ
 
 void ChangeLog::append(ChangeKind kind, std::string_view path, std::string_view target) {
   Header& state = header();
-  if (state.rescan == state.epoch)
-    return;  // the next cut begins a comparison of everything, which sees this too
+  // The next cut begins a comparison of everything, which sees this too; but of what is stored through a
+  // mapping a tmpfs shows no trace.
+  if (state.rescan == state.epoch && kind != ChangeKind::kContent) return;
+  if (write_record(kind, path, target)) return;
+  auto contents = contents_kept();
+  if (kind == ChangeKind::kContent) contents.emplace(path);
+  set_reason("the record of changes grew too long");
+  drop_until(state.end);  // what will be compared anyway need not be kept
+  for (const auto& file : contents) write_record(ChangeKind::kContent, file, {});
+}
+
+/// False: there is no room.
+bool ChangeLog::write_record(ChangeKind kind, std::string_view path, std::string_view target) {
+  Header& state = header();
   RecordHead head{};
   head.path_size = static_cast<std::uint16_t>(path.size());
   head.target_size = static_cast<std::uint16_t>(target.size());
@@ -170,16 +188,26 @@ void ChangeLog::append(ChangeKind kind, std::string_view path, std::string_view 
   const std::uint64_t end = state.end.load(std::memory_order_relaxed);
   const std::size_t offset = kHeaderSize + (end - state.base);
   if (end + head.size - state.start > kUsefulLog || offset + head.size > region_.size() ||
-      !region_.reserve(offset + head.size)) {
-    set_reason("the record of changes grew too long");
-    return drop_until(end);  // what will be compared anyway need not be kept
-  }
+      !region_.reserve(offset + head.size))
+    return false;
   std::byte* out = region_.data() + offset;
   std::memcpy(out, &head, sizeof head);
   std::memcpy(out + sizeof head, path.data(), path.size());
   std::memcpy(out + sizeof head + path.size(), target.data(), target.size());
   fault_point("changes.record");
   state.end.store(end + head.size, std::memory_order_release);
+  return true;
+}
+
+/// The files whose content is recorded as changed; none if they take most of the log.
+std::set<std::string> ChangeLog::contents_kept() const {
+  std::set<std::string> files;
+  std::size_t size = 0;
+  for_each_record([&](const RecordHead& head, std::string_view path, std::string_view) {
+    if (head.kind == ChangeKind::kContent && files.emplace(path).second) size += head.size;
+  });
+  if (size > kUsefulLog / 2) files.clear();
+  return files;
 }
 
 void ChangeLog::lose_track(std::string_view reason) {
@@ -197,11 +225,29 @@ void ChangeLog::set_reason(std::string_view reason) {
 }
 
 /// The first change after a mount: the resting log is no longer the truth, and a crash of the host must find
-/// it gone.
+/// it gone, or empty, which is not believed either.
 void ChangeLog::wake() {
   if (!resting_exists_) return;
-  if (::unlink(config_.resting.c_str()) != 0 && errno != ENOENT) return;
-  if (sync_folder(config_.resting.parent_path())) resting_exists_ = false;
+  is_stale_ = true;
+  const bool is_gone = ::unlink(config_.resting.c_str()) == 0 || errno == ENOENT;
+  if (!is_gone && !make_empty(config_.resting))
+    return set_reason("an old record of changes cannot be removed");
+  if (sync_folder(config_.resting.parent_path())) resting_exists_ = is_stale_ = false;
+}
+
+template <typename Visit>
+void ChangeLog::for_each_record(Visit visit) const {
+  const Header& state = header();
+  const std::byte* at = region_.data() + kHeaderSize + (state.start - state.base);
+  const std::byte* const end = region_.data() + kHeaderSize + (state.end - state.base);
+  while (at < end) {
+    RecordHead head;
+    std::memcpy(&head, at, sizeof head);
+    const char* text = reinterpret_cast<const char*>(at + sizeof head);
+    visit(head, std::string_view(text, head.path_size),
+          std::string_view(text + head.path_size, head.target_size));
+    at += head.size;
+  }
 }
 
 ChangeSet ChangeLog::cut() {
@@ -214,17 +260,11 @@ ChangeSet ChangeLog::cut() {
     set.rescan_reason = state.reason.data();
     set.lost_at = state.rescan;
   }
-  const std::byte* at = region_.data() + kHeaderSize + (state.start - state.base);
-  const std::byte* const end = region_.data() + kHeaderSize + (state.end - state.base);
-  while (at < end) {
-    RecordHead head;
-    std::memcpy(&head, at, sizeof head);
-    const char* text = reinterpret_cast<const char*>(at + sizeof head);
-    auto path = RelPath::parse({text, head.path_size});
-    auto target = RelPath::parse({text + head.path_size, head.target_size});
+  for_each_record([&](const RecordHead& head, std::string_view path_text, std::string_view target_text) {
+    auto path = RelPath::parse(path_text);
+    auto target = RelPath::parse(target_text);
     if (path && target) set.changes.push_back({head.kind, std::move(*path), std::move(*target)});
-    at += head.size;
-  }
+  });
   if (state.epoch.fetch_add(1) + 1 == 0) state.epoch = 1;
   return set;
 }
@@ -260,6 +300,7 @@ void ChangeLog::drop_until(std::uint64_t position) {
 
 void ChangeLog::rest() {
   MutexLock lock(mutex_);
+  if (is_stale_) wake();
   const Header& state = header();
   if (!config_.enabled || state.rescan || resting_exists_) return;
   const auto folder = config_.resting.parent_path();

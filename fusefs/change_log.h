@@ -2,6 +2,9 @@
 
 #include <atomic>
 #include <filesystem>
+#include <set>
+#include <string>
+#include <string_view>
 
 #include "fusefs/shared_region.h"
 #include "policy/change_set.h"
@@ -50,6 +53,10 @@ class ChangeLog {
   ChangeLog(Config config, SharedRegion region) : config_(std::move(config)), region_(std::move(region)) {}
   Header& header() const;
   void append(ChangeKind kind, std::string_view path, std::string_view target) REQUIRES(mutex_);
+  bool write_record(ChangeKind kind, std::string_view path, std::string_view target) REQUIRES(mutex_);
+  template <typename Visit>
+  void for_each_record(Visit visit) const REQUIRES(mutex_);
+  std::set<std::string> contents_kept() const REQUIRES(mutex_);
   void set_reason(std::string_view reason) REQUIRES(mutex_);
   void drop_until(std::uint64_t position) REQUIRES(mutex_);
   void wake() REQUIRES(mutex_);
@@ -62,6 +69,7 @@ class ChangeLog {
   mutable Mutex mutex_;
   SharedRegion region_;
   bool resting_exists_ GUARDED_BY(mutex_) = false;
+  bool is_stale_ GUARDED_BY(mutex_) = false;  // that file: it could not be removed when it had to go
 };
 
 }  // namespace okcvm::fusefs

@@ -23,13 +23,13 @@ void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
 }
 
 void on_forget(fuse_req_t request, fuse_ino_t id, std::uint64_t count) {
-  dispatcher_of(request).operations.forget(node(id), count);
+  do_unheard([=] { dispatcher_of(request).operations.forget(node(id), count); });
   fuse_reply_none(request);
 }
 
 void on_forget_multi(fuse_req_t request, std::size_t count, fuse_forget_data* forgets) {
   for (std::size_t i = 0; i < count; ++i)
-    dispatcher_of(request).operations.forget(node(forgets[i].ino), forgets[i].nlookup);
+    do_unheard([=] { dispatcher_of(request).operations.forget(node(forgets[i].ino), forgets[i].nlookup); });
   fuse_reply_none(request);
 }
 
@@ -286,7 +286,7 @@ void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t m
 }
 
 void on_release(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-  dispatcher_of(request).operations.release(FileId{info->fh});
+  do_unheard([=] { dispatcher_of(request).operations.release(FileId{info->fh}); });
   fuse_reply_err(request, 0);
 }
 

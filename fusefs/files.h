@@ -73,6 +73,9 @@ struct Listing {
 /// zone rules, same change record, same laziness; permissions as the kernel would check them. Symbolic links
 /// are followed in parents and at the end (except where said) as long as they are contained, else
 /// `path_traversal_blocked`. Kernel caches are invalidated where something changed. Thread-safe.
+/// Asked between the steps of long work; false: it is to be given up, which answers `busy`.
+using GoesOn = std::function<bool()>;
+
 class Files {
  public:
   virtual ~Files() = default;
@@ -102,9 +105,9 @@ class Files {
   /// `check` is called with what stands there (a link is itself); an Error from it cancels. No file that
   /// create() started takes the place between that and the removal.
   virtual Result<void> remove(const Caller& caller, const RelPath& path, bool recursive,
-                              const EntryCheck& check = nullptr) = 0;
+                              const EntryCheck& check = nullptr, const GoesOn& goes_on = nullptr) = 0;
   /// Removes everything in a zone (reset). Files open in it stay usable by their descriptors.
-  virtual Result<void> empty_zone(Zone zone) = 0;
+  virtual Result<void> empty_zone(Zone zone, const GoesOn& goes_on = nullptr) = 0;
 
   virtual Result<WorkspaceInfo> info() = 0;
 };

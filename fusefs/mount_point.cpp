@@ -17,6 +17,11 @@
 namespace okcvm::fusefs {
 namespace {
 
+/// A name that leads to an open directory and nowhere else.
+std::string text_of(const FileDescriptor& directory) {
+  return "/proc/self/fd/" + std::to_string(directory.get());
+}
+
 bool directory_is_empty(const std::filesystem::path& directory) {
   std::error_code error;
   return std::filesystem::directory_iterator(directory, error) == std::filesystem::directory_iterator() &&
@@ -30,15 +35,18 @@ bool is_mount_point(const std::filesystem::path& path) {
          (::lstat(path.parent_path().c_str(), &parent) == 0 && self.st_dev != parent.st_dev);
 }
 
-/// Makes the directory to mount on. It was made here, or it is empty and nothing is mounted on it.
-Result<void> prepare_mount_point(const std::filesystem::path& path) {
-  if (::mkdir(path.c_str(), 0755) == 0) return {};
-  if (errno == ENOENT)
+/// The directory to mount on, as O_PATH. It was made here, or it is empty and nothing is mounted on it.
+Result<FileDescriptor> prepare_mount_point(const std::filesystem::path& path) {
+  const bool is_made = ::mkdir(path.c_str(), 0755) == 0;
+  if (!is_made && errno == ENOENT)
     return fail(Code::kNotFound, "the mount root does not exist: make it or set --mount-root");
-  if (errno != EEXIST) return fail_errno(errno, "cannot make the mount point");
-  if (is_mount_point(path)) return fail(Code::kBusy, "something is mounted on the mount point already");
-  if (!directory_is_empty(path)) return fail(Code::kBusy, "the mount point is not an empty directory");
-  return {};
+  if (!is_made && errno != EEXIST) return fail_errno(errno, "cannot make the mount point");
+  if (!is_made && is_mount_point(path))
+    return fail(Code::kBusy, "something is mounted on the mount point already");
+  FileDescriptor place(::open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!place || (!is_made && !directory_is_empty(text_of(place))))
+    return fail(Code::kBusy, "the mount point is not an empty directory");
+  return place;
 }
 
 }  // namespace
@@ -77,10 +85,12 @@ Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point) {
     if (error == ENOENT || error == ENODEV) refused.code = Code::kForbidden;
     return fail(std::move(refused));
   }
-  if (auto ready = prepare_mount_point(mount_point); !ready) return fail(ready.error());
+  auto place = prepare_mount_point(mount_point);
+  if (!place) return fail(place.error());
   const std::string options = "fd=" + std::to_string(device.get()) +
                               ",rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other";
-  if (::mount("okcvm", mount_point.c_str(), kFileSystemType, MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
+  if (::mount("okcvm", text_of(*place).c_str(), kFileSystemType, MS_NOSUID | MS_NODEV, options.c_str()) !=
+      0) {
     const int error = errno;
     ::rmdir(mount_point.c_str());
     return fail_errno(error, "cannot mount (root with CAP_SYS_ADMIN is needed)");

@@ -68,6 +68,8 @@ class MountedSession final : public SessionMount {
   bool all_closed_within(std::chrono::milliseconds time) const;
   void settle_after_take_over();
   void tell_everything();
+  std::optional<RelPath> tell_of(const Node& node);
+  void add_names_in(NodeId id, std::vector<RelPath>& paths);
   void forget_names();
   void fetch_mapped_stores();
   ChangeSet cut_held();
@@ -369,49 +371,57 @@ std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
 /// may be gone.
 void MountedSession::tell_everything() {
   std::vector<RelPath> paths = state_.going();
-  for (const Node& node : nodes_.descendants(kRootNode, [](const Node&) { return true; })) {
-    if (!rule_of(node.zone).snapshotted) continue;
-    if (S_ISREG(node.type)) notifier_.inode(node.id);  // another of its names may be gone
-    if (!node.dead && operations_.orphans().keeps(node.id)) operations_.name_may_go(node.id, {});
-    // The kernel may still reach it by its name, which nobody knows any more: see below.
-    if (node.dead) {
-      nodes_.drop_last_status(node.id);
-      notifier_.inode(node.id);
-      continue;
-    }
-    // The table has no long names. If it is gone, the kernel is to ask for it, hear that (ESTALE), and look
-    // again; nothing unused may keep it.
-    if (node.name.empty()) {
-      backings_.drop_unused(node.id);
-      notifier_.inode(node.id);
-    }
-    // By the directory it is known in: it may be gone itself.
-    auto parent = nodes_.find(node.parent);
-    auto name = Name::parse(node.name);
-    if (!parent || !name) continue;
-    if (auto directory = operations_.path_of(*parent)) paths.push_back(*directory / *name);
-  }
   std::vector<NodeId> directories;
   for (const auto& rule : kZoneRules)
     if (rule.snapshotted) directories.push_back(node_of(rule.zone));
-  for (const Node& node :
-       nodes_.descendants(kRootNode, [](const Node& known) { return known.is_directory(); }))
-    directories.push_back(node.id);
-  for (const NodeId id : directories) {
-    auto node = nodes_.find(id);
-    if (!node || !rule_of(node->zone).snapshotted) continue;
-    auto directory = operations_.path_of(*node);
-    if (!directory) continue;
-    auto listed = operations_.list(id, 0, [&](const ListedName& row) {
-      if (auto name = Name::parse(row.name)) paths.push_back(*directory / *name);
-      return true;
-    });
-    if (!listed) continue;  // it is gone: its own name is among the paths
+  for (const Node& node : nodes_.descendants(kRootNode, [](const Node&) { return true; })) {
+    if (!rule_of(node.zone).snapshotted) continue;
+    if (auto path = tell_of(node)) paths.push_back(std::move(*path));
+    if (node.is_directory()) directories.push_back(node.id);
   }
+  for (const NodeId id : directories) add_names_in(id, paths);
   const auto late = notifier_.times_late();
   hold()->invalidate(paths);
   forget_names();
   if (notifier_.times_late() == late) state_.set_all_told();
+}
+
+/// Tells the kernel of an inode that may have changed or gone. Answers the name that it may know it by, where
+/// one is known here.
+std::optional<RelPath> MountedSession::tell_of(const Node& node) {
+  if (S_ISREG(node.type)) notifier_.inode(node.id);  // another of its names may be gone
+  if (!node.dead && operations_.orphans().keeps(node.id)) operations_.name_may_go(node.id, {});
+  // The kernel may still reach it by its name, which nobody knows any more: see below.
+  if (node.dead) {
+    nodes_.drop_last_status(node.id);
+    notifier_.inode(node.id);
+    return std::nullopt;
+  }
+  // The table has no long names. If it is gone, the kernel is to ask for it, hear that (ESTALE), and look
+  // again; nothing unused may keep it.
+  if (node.name.empty()) {
+    backings_.drop_unused(node.id);
+    notifier_.inode(node.id);
+  }
+  // By the directory it is known in: it may be gone itself.
+  auto parent = nodes_.find(node.parent);
+  auto name = Name::parse(node.name);
+  if (!parent || !name) return std::nullopt;
+  auto directory = operations_.path_of(*parent);
+  if (!directory) return std::nullopt;
+  return *directory / *name;
+}
+
+/// Adds what is in a directory now. If it is gone, its own name is among the paths.
+void MountedSession::add_names_in(NodeId id, std::vector<RelPath>& paths) {
+  auto node = nodes_.find(id);
+  if (!node) return;
+  auto directory = operations_.path_of(*node);
+  if (!directory) return;
+  [[maybe_unused]] auto listed = operations_.list(id, 0, [&](const ListedName& row) {
+    if (auto name = Name::parse(row.name)) paths.push_back(*directory / *name);
+    return true;
+  });
 }
 
 /// Once the kernel was told: were they forgotten before, none could tell it after a death in between.
@@ -461,7 +471,7 @@ MountStatistics MountedSession::statistics() const {
   state_.fill(statistics);
   statistics.survives_daemon &= workspace_->finds_inodes_again();
   statistics.nodes = nodes_.size();
-  statistics.open_directories = const_cast<Operations&>(operations_).directories().open_count();
+  statistics.open_directories = operations_.directories().open_count();
   statistics.last_used = channel_.last_used();
   return statistics;
 }

@@ -4,6 +4,7 @@
 
 #include <climits>
 #include <cstring>
+#include <system_error>
 
 namespace okcvm::fusefs {
 namespace {
@@ -40,10 +41,20 @@ void Notifier::start(int device, const std::filesystem::path& mount_point, Sessi
 void Notifier::push(Notice notice) {
   const std::lock_guard lock(mutex_);
   if (is_cut_ || device_ < 0) return;
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   queue_.push_back(std::move(notice));
   ++pushed_;
+  have_thread();
   changed_.notify_all();
+}
+
+/// Where the host has no more threads, what is asked waits for the next that asks, or for the next daemon.
+void Notifier::have_thread() {
+  if (thread_.joinable() || queue_.empty()) return;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error&) {
+    was_late();
+  }
 }
 
 void Notifier::run() {
@@ -139,6 +150,7 @@ void Notifier::was_late() {
 
 void Notifier::drain_while_told(std::chrono::seconds patience) {
   std::unique_lock lock(mutex_);
+  have_thread();
   const auto is_told = [this, last = pushed_] { return is_cut_ || told_ >= last; };
   for (auto seen = told_; !changed_.wait_for(lock, patience, is_told); seen = told_) {
     if (told_ != seen) continue;

@@ -61,6 +61,7 @@ class Notifier final : public Invalidator {
     std::function<void()> then = {};  // after_changes_in()
   };
   void push(Notice notice);
+  void have_thread();
   /// The next daemon is to tell everything.
   void was_late();
   void run();

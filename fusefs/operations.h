@@ -201,10 +201,10 @@ class Operations {
                                                    int flags);
   void release(FileId file);
   Result<std::size_t> read(const Request& request, NodeId id, std::span<std::byte> into, off_t offset);
-  /// `flags`: those that the file was opened with.
-  /// To be noted before a write, so that a repeated one can be told: where an append would begin, if only the
-  /// file can tell. 0: nothing.
+  /// To be noted before a write, so that a repeated one can be told: where an append would begin, plus 1, if
+  /// only the file can tell. 0: nothing.
   std::uint64_t append_fact(NodeId id, int flags);
+  /// `flags`: those that the file was opened with, here and in append_fact().
   Result<std::size_t> write(const Request& request, NodeId id, std::span<const std::byte> from, off_t offset,
                             int flags);
   Result<void> sync(NodeId id, bool data_only);
@@ -234,6 +234,7 @@ class Operations {
 
   void set_metadata(std::string metadata);
   Directories& directories() { return directories_; }
+  const Directories& directories() const { return directories_; }
   Orphans& orphans() { return orphans_; }
   const std::string& mount_point() const { return config_.mount_point; }
 

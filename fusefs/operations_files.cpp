@@ -340,7 +340,9 @@ Result<void> Operations::sync(NodeId id, bool data_only) {
   if (!node) return fail(node.error());
   if (node->is_directory()) {
     auto directory = directories_.open(id);
-    if (!directory) return is_fixed(id) ? Result<void>() : fail(directory.error());
+    if (!directory && is_fixed(id) && directory.error().errno_value == ENOENT)
+      return {};  // nothing is on disk
+    if (!directory) return fail(directory.error());
     if (::fsync((*directory)->file.get()) != 0) return fail_errno(errno);
     return {};
   }
@@ -408,9 +410,12 @@ Result<std::size_t> Operations::copy_range(const Request& request, NodeId from, 
   auto output = data_file(*target, true);
   if (!input) return fail(input.error());
   if (!output) return fail(output.error());
+  constexpr std::size_t kMostCopied =
+      std::size_t{UINT32_MAX} & ~std::size_t{0xfff};  // fuse_write_out's size has 32 bits
   loff_t in = from_offset;
   loff_t out = to_offset;
-  const ssize_t copied = ::copy_file_range((*input)->get(), &in, (*output)->get(), &out, length, 0);
+  const ssize_t copied =
+      ::copy_file_range((*input)->get(), &in, (*output)->get(), &out, std::min(length, kMostCopied), 0);
   if (copied < 0) return fail_errno(errno);
   if (auto cleared = apply(request, *target, (*output)->get(), {}); !cleared) return fail(cleared.error());
   return static_cast<std::size_t>(copied);

@@ -297,7 +297,7 @@ Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
   const Request request = request_of(caller);
   const NodeId parent = walk.entries[walk.entries.size() - 2].id;
   const Name& name = walk.names.back();
-  state_.note_going(walk.path());
+  if (walk.has_path()) state_.note_going(walk.path());
   if (S_ISDIR(walk.last().attributes.st_mode)) {
     if (auto removed = operations_.remove_directory(request, parent, name.c_str()); !removed) return removed;
   } else {
@@ -313,7 +313,7 @@ Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
 
 /// The same with everything below it. Not by recursion: users decide how deep their trees are. Called without
 /// the gate; other requests go on between the steps.
-Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk) {
+Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const GoesOn& goes_on) {
   const std::size_t top = walk.entries.size();
   std::vector<Rows> rows;  // what is left in the directories of the walk from `top` on
   const auto remove_alone = [&] {
@@ -321,6 +321,8 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk) {
     return remove_last(caller, walk);
   };
   while (walk.entries.size() >= top) {
+    if (goes_on && !goes_on())
+      return fail(Code::kBusy, "the daemon is stopping: what is left stays; remove it again");
     const Entry& entry = walk.last();
     if (!S_ISDIR(entry.attributes.st_mode)) {
       if (auto removed = remove_alone(); !removed) return removed;
@@ -361,7 +363,7 @@ Result<void> PathFiles::judge(const EntryCheck& check, const Caller& caller, con
 }
 
 Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool recursive,
-                               const EntryCheck& check) {
+                               const EntryCheck& check, const GoesOn& goes_on) {
   const SessionState::Untold untold(state_);
   Result<void> result;
   {
@@ -383,7 +385,7 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
       if (auto allowed = judge(check, caller, path, &found->last()); !allowed) return allowed;
     const NodeId parent = directory.id;
     if (recursive) alone.unlock();
-    result = recursive ? remove_tree(caller, *found) : remove_last(caller, *found);
+    result = recursive ? remove_tree(caller, *found, goes_on) : remove_last(caller, *found);
     if (!result) {
       Error error = result.error();
       if (error.errno_value == ENOTEMPTY)
@@ -396,7 +398,7 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
   return result;
 }
 
-Result<void> PathFiles::empty_zone(Zone zone) {
+Result<void> PathFiles::empty_zone(Zone zone, const GoesOn& goes_on) {
   const SessionState::Untold untold(state_);
   const Caller root;
   Result<void> result;
@@ -413,7 +415,7 @@ Result<void> PathFiles::empty_zone(Zone zone) {
       auto held = passing([&] { return operations_.look_up_unlocked(node_of(zone), row.first.c_str()); });
       if (!held || held->id.value == 0) continue;
       walk.push(*held, std::move(row.first));
-      result = remove_tree(root, walk);
+      result = remove_tree(root, walk, goes_on);
       if (!result) {
         result = explained(result.error(), *RelPath::parse(std::string(rule_of(zone).name)));
         break;

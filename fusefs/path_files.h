@@ -1,5 +1,6 @@
 #pragma once
 
+#include <climits>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ class Walk {
     std::swap(entries, other.entries);
     std::swap(names, other.names);
     std::swap(operations_, other.operations_);
+    std::swap(text_size_, other.text_size_);
     return *this;
   }
   ~Walk() {
@@ -31,17 +33,23 @@ class Walk {
   const Entry& last() const { return entries.back(); }
   void push(const Entry& entry, Name name) {
     entries.push_back(entry);
+    text_size_ += name.text().size() + 1;
     names.push_back(std::move(name));
   }
   void pop() {
     if (entries.back().id.value) operations_->forget(entries.back().id, 1);
     entries.pop_back();
-    if (!names.empty()) names.pop_back();
+    if (names.empty()) return;
+    text_size_ -= names.back().text().size() + 1;
+    names.pop_back();
   }
   /// Back to the session root, which stays.
   void rewind() {
     while (entries.size() > 1) pop();
   }
+  /// Whether it is not too deep to have a path.
+  bool has_path() const { return text_size_ <= PATH_MAX; }
+  /// Only if it has one.
   RelPath path() const {
     RelPath path;
     for (const auto& name : names) path = path / name;
@@ -53,6 +61,7 @@ class Walk {
 
  private:
   Operations* operations_;
+  std::size_t text_size_ = 0;  // of the path and a terminating NUL
 };
 
 FileInfo info_of_entry(const Entry& entry, std::string name);
@@ -74,9 +83,9 @@ class PathFiles final : public Files {
                                                std::optional<mode_t> mode, IfExists if_exists,
                                                EntryCheck check) override;
   Result<void> make_directories(const Caller& caller, const RelPath& path, mode_t mode) override;
-  Result<void> remove(const Caller& caller, const RelPath& path, bool recursive,
-                      const EntryCheck& check) override;
-  Result<void> empty_zone(Zone zone) override;
+  Result<void> remove(const Caller& caller, const RelPath& path, bool recursive, const EntryCheck& check,
+                      const GoesOn& goes_on) override;
+  Result<void> empty_zone(Zone zone, const GoesOn& goes_on) override;
   Result<WorkspaceInfo> info() override;
 
   /// Removes what a daemon that died had staged in the workspace.
@@ -115,7 +124,7 @@ class PathFiles final : public Files {
   Result<void> judge(const EntryCheck& check, const Caller& caller, const RelPath& path, const Entry* there);
   Result<void> put(Incoming& incoming, const Walk& parent, const std::string& name, unsigned flags);
   Result<void> remove_last(const Caller& caller, Walk& walk);
-  Result<void> remove_tree(const Caller& caller, Walk& walk);
+  Result<void> remove_tree(const Caller& caller, Walk& walk, const GoesOn& goes_on);
   using Rows = std::vector<std::pair<Name, Entry>>;
   Result<Rows> children(NodeId directory);
 

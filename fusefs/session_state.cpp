@@ -155,6 +155,8 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, const
   // The records stay: should this daemon die before the requests come again, the next one needs them, too.
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
     if (const auto unique = header.changes[slot].unique.load()) {
+      if (header.changes[slot].references > kReferences)
+        return fail_errno(EUCLEAN, "the run-time state of the session is damaged");
       state.unfinished_[unique] = {slot, header.changes[slot].fact};
       (*state.slots_)[slot].inherited = true;
     }

@@ -7,7 +7,7 @@
 namespace okcvm {
 namespace {
 
-constexpr std::size_t kMaxUploadName = 200;  // leaves room for " (999999)" below NAME_MAX
+constexpr std::size_t kMaxUploadName = 200;  // leaves room for " (9999)" below NAME_MAX
 
 struct ExtensionRow {
   std::string_view extension;

@@ -13,8 +13,8 @@ std::string_view kind_of_file(std::string_view name);
 std::string_view content_type_of(std::string_view name);
 
 /// The name an upload gets in uploads/: the last component of what was asked for (either separator), without
-/// control characters, spaces at the ends or leading dots, at most 200 bytes and cut between UTF-8
-/// characters; "upload" when nothing is left.
+/// control characters, at most 200 bytes and cut between UTF-8 characters (a short extension stays); "upload"
+/// when nothing but spaces and dots is left. Leading dots and spaces at the ends stay otherwise.
 std::string safe_upload_name(std::string_view requested);
 
 }  // namespace okcvm

@@ -32,8 +32,10 @@ Result<std::vector<std::string>> names_in(int directory) {
   if (!listing) return fail_errno(errno, "a directory cannot be listed");
   file.release();
   std::vector<std::string> names;
+  errno = 0;
   while (const dirent* row = ::readdir(listing.get()))
     if (std::string_view name(row->d_name); name != "." && name != "..") names.emplace_back(name);
+  if (errno != 0) return fail_errno(errno, "a directory cannot be listed");
   return names;
 }
 

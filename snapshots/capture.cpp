@@ -9,16 +9,13 @@
 #include "policy/fault.h"
 #include "policy/zones.h"
 #include "snapshots/io.h"
+#include "snapshots/path_text.h"
 #include "snapshots/replay.h"
 
 namespace okcvm::snapshots {
 namespace {
 
 constexpr std::string_view kCannotRead = "a file of the session cannot be read, so no snapshot was taken";
-
-std::string below(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + '/' + name;
-}
 
 /// A directory that is marked only for its attributes or for something below it.
 bool stands_where_it_stood(const Node& node) {

@@ -69,7 +69,9 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
     note_in_flight(path);
     if (!S_ISREG(status.st_mode)) return remove(node);
   }
-  const bool reads = needs_reading(node, status);
+  // A full comparison may come after a time of which nothing is known: whoever can write to the file may
+  // store without a trace.
+  const bool reads = needs_reading(node, status) || (trust_.by_stat && has_writers(fd.get()).value_or(true));
   bool is_mapped = false;
   if (auto made = tree_.become(node, NodeType::kFile); !made) return made;
   if (reads) {

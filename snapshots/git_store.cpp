@@ -244,12 +244,12 @@ Result<std::vector<Snapshot>> GitStore::list_locked(std::size_t limit, const std
     next = std::next(std::find(next, (*all)->end(), *last));
   }
   std::vector<Snapshot> snapshots;
-  std::size_t labels = 0;
+  std::size_t texts = 0;
   for (; next != (*all)->end(); ++next) {
-    if ((limit != 0 && snapshots.size() == limit) || labels >= kMostLabels) break;
+    if ((limit != 0 && snapshots.size() == limit) || texts >= kMostListed) break;
     auto snapshot = row_of(*next);
     if (!snapshot) return fail(snapshot.error());
-    labels += snapshot->label.size();
+    texts += snapshot->text_size();
     snapshots.push_back(std::move(*snapshot));
   }
   return snapshots;

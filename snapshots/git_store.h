@@ -115,8 +115,13 @@ class GitStore final : public Store {
                                        bool dry_run, const RestoreHooks& hooks, const Progress& progress)
       REQUIRES(mutex_);
   Result<RestoreResult> undo_locked(const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
-  Result<RestoreResult> restore_now(const Commit& target, const std::vector<RelPath>& paths, bool dry_run,
+  Result<RestoreResult> plan_only(const Commit& target, const std::vector<RelPath>& paths,
+                                  const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
+  Result<RestoreResult> restore_now(const Commit& target, const std::vector<RelPath>& paths,
                                     const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
+  Result<void> set_undo(const Oid& before) REQUIRES(mutex_);
+  Result<void> carry_out(const Plan& plan, const Taken& taken, const Commit& target, Tree& wanted,
+                         const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
   Result<Disk> reach_workspace() REQUIRES(mutex_);
   Result<Oid> keep_base(const Commit& before, const Commit& target, Tree& wanted, const Plan& plan,
                         const Swap& swap) REQUIRES(mutex_);

@@ -9,6 +9,7 @@
 
 #include "policy/fault.h"
 #include "snapshots/io.h"
+#include "snapshots/path_text.h"
 #include "snapshots/store.h"
 
 namespace okcvm::snapshots {
@@ -16,14 +17,6 @@ namespace {
 
 constexpr std::string_view kWhat = "the restore cannot write";
 constexpr std::size_t kBlock = 4096;
-
-std::string below(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + '/' + name;
-}
-
-std::string leaf_of(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
-}
 
 bool is_zero(std::string_view block) {
   return block.find_first_not_of('\0') == block.npos;

@@ -52,6 +52,14 @@ struct Snapshot {
   std::vector<RelPath> left_out;   // sockets, FIFOs and devices
   bool unchanged = false;          // answered by take(): the newest there was, and no new one
   bool damaged = false;            // nothing but its id can be read
+
+  /// Bytes of its label and of the paths it names.
+  std::size_t text_size() const {
+    std::size_t size = label.size();
+    for (const auto* paths : {&in_flight, &left_out})
+      for (const auto& path : *paths) size += path.text().size();
+    return size;
+  }
 };
 
 enum class DifferenceKind : std::uint8_t { kAdded, kRemoved, kChanged, kMetadata, kRenamed };
@@ -142,10 +150,10 @@ class Store {
   virtual Result<Snapshot> take(const std::string& label, const ChangeSource& changes,
                                 const Progress& progress) = 0;
 
-  /// Newest first; 0: all. Ends where the labels are kMostLabels bytes or more. `after`: only those that are
-  /// listed after this one.
+  /// Newest first; 0: all. Ends where the texts (Snapshot::text_size()) are kMostListed bytes or more.
+  /// `after`: only those that are listed after this one.
   virtual Result<std::vector<Snapshot>> list(std::size_t limit, const std::string& after = {}) = 0;
-  static constexpr std::size_t kMostLabels = 4 << 20;
+  static constexpr std::size_t kMostListed = 1 << 20;
   virtual Result<Snapshot> find(const std::string& snapshot) = 0;
   /// What a snapshot changed against its parent. With a `reader`, with the text of files that he may read:
   /// the modes and owners that the files and the folders above them have on each side say so.

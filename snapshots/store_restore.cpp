@@ -15,6 +15,27 @@ namespace {
 
 constexpr std::size_t kShortId = 8;
 
+/// The source of changes while programs go on.
+Store::ChangeSource unheld(const Store::RestoreHooks& hooks) {
+  Store::ChangeSource changes = hooks.changes;
+  changes.hold = hooks.hold;
+  return changes;
+}
+
+/// Whether there is so much to read that most of it is to be read before anyone has to wait.
+bool takes_long(const ChangeSet& changes, const std::filesystem::path& workspace) {
+  constexpr std::uint64_t kMuch = 32 << 20;
+  if (changes.rescan) return true;
+  std::uint64_t bytes = 0;
+  for (const Change& change : changes.changes) {
+    struct stat status {};
+    if (::lstat((workspace / change.path.text()).c_str(), &status) == 0 && S_ISREG(status.st_mode))
+      bytes += static_cast<std::uint64_t>(status.st_size);
+    if (bytes > kMuch) return true;
+  }
+  return false;
+}
+
 Unexpected broken_off(Error reason, const SnapshotId& before) {
   reason.message += "; the restore was broken off half way: restore " + before.text() +
                     " to have back what was there before it";
@@ -29,7 +50,8 @@ Result<RestoreResult> GitStore::restore_locked(const std::string& snapshot, cons
   if (snapshot.empty()) return fail(Code::kUnknownSnapshot, "say which snapshot to restore");
   auto target = commit_of(snapshot);
   if (!target) return fail(target.error());
-  return restore_now(*target, paths, dry_run, hooks, progress);
+  return dry_run ? plan_only(*target, paths, unheld(hooks), progress)
+                 : restore_now(*target, paths, hooks, progress);
 }
 
 Result<RestoreResult> GitStore::undo_locked(const RestoreHooks& hooks, const Progress& progress) {
@@ -38,7 +60,7 @@ Result<RestoreResult> GitStore::undo_locked(const RestoreHooks& hooks, const Pro
   if (!*before) return fail(Code::kUnknownSnapshot, "nothing was restored yet, so there is nothing to undo");
   auto target = read_commit(*repository_, **before);
   if (!target) return fail(target.error());
-  return restore_now(*target, {}, false, hooks, progress);
+  return restore_now(*target, {}, hooks, progress);
 }
 
 Result<Disk> GitStore::reach_workspace() {
@@ -51,27 +73,28 @@ Result<Disk> GitStore::reach_workspace() {
   return std::move(**disk);
 }
 
-Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vector<RelPath>& paths,
-                                            bool dry_run, const RestoreHooks& hooks,
-                                            const Progress& progress) {
+/// What a restore would do.
+Result<RestoreResult> GitStore::plan_only(const Commit& target, const std::vector<RelPath>& paths,
+                                          const ChangeSource& changes, const Progress& progress) {
   auto wanted = open_tree(target);
   if (!wanted) return fail(wanted.error());
-  ChangeSource unheld = hooks.changes;
-  unheld.hold = hooks.hold;
-  if (dry_run) {
-    auto live = look_at_workspace(unheld, false, progress);
-    if (!live) return fail(live.error());
-    auto plan = make_plan(**live, **wanted, paths);
-    if (!plan) return fail(plan.error());
-    auto rows = to_differences(plan->deltas, nullptr, nullptr);
-    if (!rows) return fail(rows.error());
-    return RestoreResult{StoreAccess::id(target.oid), std::move(*rows), std::nullopt};
-  }
+  auto live = look_at_workspace(changes, false, progress);
+  if (!live) return fail(live.error());
+  auto plan = make_plan(**live, **wanted, paths);
+  if (!plan) return fail(plan.error());
+  auto rows = to_differences(plan->deltas, nullptr, nullptr);
+  if (!rows) return fail(rows.error());
+  return RestoreResult{StoreAccess::id(target.oid), std::move(*rows), std::nullopt};
+}
 
+Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vector<RelPath>& paths,
+                                            const RestoreHooks& hooks, const Progress& progress) {
+  auto wanted = open_tree(target);
+  if (!wanted) return fail(wanted.error());
   const std::string label = "Before the restore of " + target.oid.hex().substr(0, kShortId);
-  // Where everything has to be compared, most of that is done before anyone has to wait.
-  if (hooks.hold && hooks.changes.cut && cut(hooks.changes).rescan)
-    if (auto compared = take_now(label, true, unheld, progress); !compared) return fail(compared.error());
+  if (hooks.hold && hooks.changes.cut && takes_long(cut(hooks.changes), config_.workspace))
+    if (auto compared = take_now(label, true, unheld(hooks), progress); !compared)
+      return fail(compared.error());
   const auto hold = hooks.hold ? hooks.hold() : nullptr;
   auto taken = take_now(label, true, hooks.changes, progress);
   if (!taken) return fail(taken.error());
@@ -79,32 +102,38 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   if (!plan) return fail(plan.error());
   auto rows = to_differences(plan->deltas, nullptr, nullptr);
   if (!rows) return fail(rows.error());
-  RestoreResult result{StoreAccess::id(target.oid), std::move(*rows), taken->snapshot};
-  Journal journal{taken->commit.oid, taken->commit.oid};
-  if (plan->deltas.empty()) {
-    const auto undo = repository_->ref(kUndoRef);
-    if (!undo) return fail(undo.error());
-    if (auto moved = repository_->move_ref(kUndoRef, *undo, journal.before); !moved)
-      return fail(moved.error());
-    return result;
-  }
+  const auto done = plan->deltas.empty() ? set_undo(taken->commit.oid)
+                                         : carry_out(*plan, *taken, target, **wanted, hooks, progress);
+  if (!done) return fail(done.error());
+  return RestoreResult{StoreAccess::id(target.oid), std::move(*rows), taken->snapshot};
+}
 
+Result<void> GitStore::set_undo(const Oid& before) {
+  const auto undo = repository_->ref(kUndoRef);
+  if (!undo) return fail(undo.error());
+  return repository_->move_ref(kUndoRef, *undo, before);
+}
+
+/// Makes the workspace, of which `taken` was just taken, what the plan wants; or, after an error, what it
+/// was.
+Result<void> GitStore::carry_out(const Plan& plan, const Taken& taken, const Commit& target, Tree& wanted,
+                                 const RestoreHooks& hooks, const Progress& progress) {
   auto disk = reach_workspace();
   if (!disk) return fail(disk.error());
   auto folder = StagingFolder::make(*disk);
   if (!folder) return fail(folder.error());
   Staging staging(*repository_, folder->take(), progress);
-  Swap swap(*disk, staging, *taken->tree, **wanted, plan->deltas, plan->scope);
-  if (auto ready = swap.prepare(); !ready) return fail(ready.error());
-  auto base = keep_base(taken->commit, target, **wanted, *plan, swap);
+  Swap swap(*disk, staging, *taken.tree, wanted, plan.deltas, plan.scope);
+  if (auto ready = swap.prepare(); !ready) return ready;
+  auto base = keep_base(taken.commit, target, wanted, plan, swap);
   if (!base) return fail(base.error());
-  journal.base = *base;
+  const Journal journal{taken.commit.oid, *base};
   // Before the journal, with which a start goes on where nobody can be asked who has what open.
-  if (hooks.will_replace) hooks.will_replace(plan->leaving());
+  if (hooks.will_replace) hooks.will_replace(plan.leaving());
   if (auto written = journal.write(*repository_); !written) {
     static_cast<void>(give_up_restore());
     if (hooks.invalidate) hooks.invalidate({});
-    return fail(written.error());
+    return written;
   }
 
   auto done = swap.apply();
@@ -116,18 +145,18 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   if (!done && !is_whole) folder->remove();
   const auto settled = is_whole ? Journal::remove(*repository_) : recover_restore(journal);
   folder->remove();  // only now what went is gone, as invalidate() finds it
-  if (hooks.invalidate && (!done || !settled)) hooks.invalidate(plan->paths());
+  if (hooks.invalidate && (!done || !settled)) hooks.invalidate(plan.paths());
   if (!settled) {
     static_cast<void>(give_up_restore());
-    return is_whole ? fail(settled.error()) : broken_off(settled.error(), taken->snapshot.id);
+    return is_whole ? settled : broken_off(settled.error(), taken.snapshot.id);
   }
   Batch::drop_intent(*repository_);
-  if (!done) return fail(done.error());
-  for (const auto& delta : plan->deltas)
+  if (!done) return done;
+  for (const auto& delta : plan.deltas)
     if (delta.top) index_->removed(delta.path);
   index_->commit(journal.base, false);
-  if (hooks.invalidate) hooks.invalidate(plan->paths());
-  return result;
+  if (hooks.invalidate) hooks.invalidate(plan.paths());
+  return {};
 }
 
 /// The state to come, as a commit on top of the newest snapshot: the next snapshot counts from it.

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "policy/fault.h"
+#include "snapshots/path_text.h"
 
 namespace okcvm::snapshots {
 namespace {
@@ -18,10 +19,6 @@ constexpr std::string_view kWhat = "the restore cannot change an entry";
 std::string parent_of(const std::string& path) {
   const auto slash = path.rfind('/');
   return slash == path.npos ? std::string() : path.substr(0, slash);
-}
-
-std::string leaf_of(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
 }
 
 int rename_between(int from, const std::string& name, int to, const std::string& new_name, unsigned flags) {

@@ -69,6 +69,20 @@ TEST_F(FilesByPath, MayBeInTreesOfAnyDepth) {
   EXPECT_THAT(names_in(outputs()), ElementsAre());
 }
 
+TEST_F(FilesByPath, AreRemovedNoFurtherWhenThatIsToEnd) {
+  make_chain(outputs() / "d");
+  auto& files = session().files();
+  int steps = 0;
+  const auto ended = files.remove({}, path("outputs/d"), true, nullptr, [&] { return ++steps < 10; });
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, Code::kBusy);
+  EXPECT_EQ(steps, 10);
+  EXPECT_TRUE(there_is(outputs() / "d"));
+  EXPECT_FALSE(files.empty_zone(Zone::kOutputs, [] { return false; }));
+  EXPECT_TRUE(there_is(outputs() / "d"));
+  value_of(files.remove({}, path("outputs/d"), true));
+}
+
 TEST_F(FilesByPath, MayNeedManyDirectoriesOnTheWay) {
   auto& files = session().files();
   std::string deep = "outputs";

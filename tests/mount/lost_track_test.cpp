@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 
@@ -9,6 +11,15 @@ namespace okcvm::test {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// As `chattr +i` does.
+bool set_immutable(const fs::path& path, bool immutable) {
+  const auto file = open_file(path, O_RDONLY);
+  int flags = 0;
+  if (::ioctl(file.get(), FS_IOC_GETFLAGS, &flags) != 0) return false;
+  flags = immutable ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
+  return ::ioctl(file.get(), FS_IOC_SETFLAGS, &flags) == 0;
+}
 
 /// A session whose record of changes was lost, as it is after a stop of the host without warning.
 class LostTrack : public MountedSession {
@@ -86,6 +97,39 @@ TEST_F(LostTrack, OnlyTheGapThatWasToldIsRetired) {
   EXPECT_TRUE(cut().rescan);
   retire(told);
   EXPECT_TRUE(cut().empty());
+}
+
+/// On a tmpfs a store through a mapping leaves no trace in a file's times.
+TEST_F(LostTrack, WhoseContentMayHaveChangedIsNamedInAGap) {
+  { const auto file = open_file(outputs() / "old", O_RDWR); }
+  EXPECT_TRUE(names(cut(), "outputs/old"));
+}
+
+TEST_F(LostTrack, NorIsThatForgottenWhenTheRecordGrowsTooLong) {
+  retire(cut());
+  { const auto file = open_file(outputs() / "old", O_RDWR); }
+  const std::string longer(200, 'n');
+  const auto one = outputs() / ("one" + longer), other = outputs() / ("other" + longer);
+  write(one, "x");
+  while (!session().driver().cut_changes().rescan)
+    for (int i = 0; i < 1000; ++i) fs::rename(i % 2 ? other : one, i % 2 ? one : other);
+  EXPECT_TRUE(names(cut(), "outputs/old"));
+}
+
+/// A file in the state directory, which may be immutable or on a disk that fails.
+TEST_F(LostTrack, AnOldRecordThatCannotBeRemovedIsNotBelieved) {
+  retire(cut());
+  const auto folder = session().workspace().parent_path().parent_path() / "changes";
+  session().unmount();
+  ASSERT_TRUE(fs::exists(folder / session().workspace().filename()));
+  if (!set_immutable(folder, true)) GTEST_SKIP() << "directories cannot be made immutable here";
+  session().remount();
+  write(outputs() / "new", "x");
+  session().unmount();
+  EXPECT_TRUE(set_immutable(folder, false));
+  session().remount();
+  const auto changes = cut();
+  EXPECT_TRUE(changes.rescan || names(changes, "outputs/new"));
 }
 
 }  // namespace

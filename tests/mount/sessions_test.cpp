@@ -232,6 +232,17 @@ TEST_F(Sessions, BadMountPointsAreRefusedAndUntouched) {
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code, Code::kNotFound);
 
+  const auto link = session().scratch() / "link", victim = session().scratch() / "victim";
+  fs::create_directory(victim);
+  fs::create_directory_symlink(victim, link);
+  config = session().config();
+  config.mount_point = link;
+  const auto linked = fusefs::SessionMount::mount(std::move(config));
+  ASSERT_FALSE(linked);
+  EXPECT_EQ(linked.error().code, Code::kBusy);
+  EXPECT_TRUE(fs::is_empty(victim));
+  EXPECT_TRUE(fs::is_symlink(link));
+
   config = session().config();
   const auto twice = fusefs::SessionMount::mount(std::move(config));
   ASSERT_FALSE(twice);

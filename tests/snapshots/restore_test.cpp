@@ -515,5 +515,26 @@ TEST_F(FullDiskTest, ASnapshotThatFillsItIsNoneAndLeavesTheOthers) {
   EXPECT_EQ((*opened)->verify("", everything(), nullptr)->live_differences.size(), 0u);
 }
 
+TEST_F(SnapshotTest, MuchIsReadBeforeProgramsHaveToWait) {
+  make_zones();
+  shell("echo 1 > outputs/f");
+  const auto first = snapshot("first");
+  for (const auto& [size, read_before] : {std::pair{"1M", "first"}, std::pair{"40M", "Before the restore"}}) {
+    run_script(std::string("truncate -s ") + size + " outputs/big", workspace());
+    record_.note(ChangeKind::kEntry, "outputs/big");
+    auto with_hold = hooks();
+    std::string newest;
+    with_hold.hold = [&]() -> std::shared_ptr<void> {
+      newest = git("log -1 --format=%s main");
+      return nullptr;
+    };
+    const auto restored = store().restore(first.id.text(), {}, false, with_hold, nullptr);
+    ASSERT_TRUE(restored) << restored.error().message;
+    EXPECT_THAT(newest, ::testing::HasSubstr(read_before)) << size;
+    EXPECT_EQ(git("cat-file -s " + restored->before->id.text() + ":workspace/outputs/big"),
+              std::to_string((size == std::string("1M") ? 1 : 40) << 20) + "\n");
+  }
+}
+
 }  // namespace
 }  // namespace okcvm::test

@@ -191,6 +191,20 @@ TEST_F(SnapshotTest, AMappingWhoseDescriptorIsClosedIsFound) {
   EXPECT_THAT(record_.still_mapped, IsEmpty());
 }
 
+TEST_F(SnapshotTest, AMappingThatWasMadeWhileNothingWasRecordedIsFound) {
+  make_zones();
+  shell("head -c 8192 /dev/zero > outputs/map");
+  snapshot();
+  usleep(50'000);  // past the tick within which a time stamp cannot tell two changes apart
+  record_.lose_track();
+  snapshot("now it is in the index");
+  MappedFile map(in("outputs/map"));
+  record_.lose_track();
+  EXPECT_THAT(snapshot("others").in_flight, ElementsAre(rel("outputs/map")));
+  map.store("later");
+  EXPECT_EQ(git("show " + snapshot().id.text() + ":workspace/outputs/map").substr(0, 5), "later");
+}
+
 TEST_F(SnapshotTest, AMappingIsNotForgottenByAComparisonOfEverything) {
   make_zones();
   shell("head -c 8192 /dev/zero > outputs/map");

@@ -556,5 +556,16 @@ TEST_F(DaemonSessions, StartEmptyWhateverTheRegistryHasForgotten) {
   EXPECT_EQ(read(mount("files") / "outputs/f"), "somebody's");
 }
 
+TEST_F(DaemonSessions, TakeLabelsOfABoundedSizeInAll) {
+  start();
+  create({{"id", "s1"}});
+  json labels;
+  for (int i = 0; i < 16; ++i) labels["l" + std::to_string(i)] = std::string(4000, 'x');
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/labels", json{{"labels", labels}}.dump()).status, 200);
+  labels["more"] = std::string(4000, 'x');
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/labels", json{{"labels", labels}}.dump()).code(), "invalid_request");
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1").json()["labels"].size(), 16u);
+}
+
 }  // namespace
 }  // namespace okcvm::test

@@ -58,5 +58,24 @@ TEST_F(TheStateLock, AndTheControlSocket) {
   EXPECT_OK(daemon::listen_at(state_ / "control.sock") ? 0 : -1);
 }
 
+/// What is in some of them is removed.
+TEST(TheStateDirectory, IsNotUsedThroughLinks) {
+  const ScratchDirectory top("state-links"), elsewhere("elsewhere");
+  daemon::Options options;
+  options.state_dir = top / "state";
+  options.run_dir = top / "run";
+  ASSERT_TRUE(daemon::make_directories(options));
+  for (const auto& folder : {options.state_dir / "discarded", options.state_dir / "workspaces",
+                             options.state_dir / "snapshots", options.run_dir / "sessions"}) {
+    std::filesystem::remove(folder);
+    std::filesystem::create_directory_symlink(elsewhere.path(), folder);
+    const auto made = daemon::make_directories(options);
+    ASSERT_FALSE(made) << folder;
+    EXPECT_THAT(made.error().message, HasSubstr(folder.string() + " is a symbolic link"));
+    std::filesystem::remove(folder);
+  }
+  EXPECT_TRUE(daemon::make_directories(options));
+}
+
 }  // namespace
 }  // namespace okcvm::test

@@ -174,11 +174,11 @@ TEST_F(Sessions, AreBroughtBackBeforeWhatWasDeletedIsRemoved) {
   for (const char* id : {"s", "deleted"}) create(id);
   run_sql("UPDATE sessions SET state = 'deleting' WHERE thread_id = 'deleted'");
   const auto bin = top_ / "state/discarded", workspace = top_ / "state/workspaces/deleted";
-  for (const auto& folder : {bin / "left.1", bin / "small.1", workspace / "outputs"})
+  for (const auto& folder : {bin / "left.1.1", bin / "small.1.2", bin / "nobody's", workspace / "outputs"})
     std::filesystem::create_directories(folder);
   {
     // To remove these takes for ever.
-    UnservedMount first(bin / "left.1"), second(workspace / "outputs");
+    UnservedMount first(bin / "left.1.1"), second(workspace / "outputs");
     auto started = std::async(std::launch::async, [&] { start(); });
     const bool is_back = started.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
     for (auto* mount : {&first, &second}) mount->end();
@@ -187,7 +187,8 @@ TEST_F(Sessions, AreBroughtBackBeforeWhatWasDeletedIsRemoved) {
     EXPECT_TRUE(mounts_.shown("s"));
     EXPECT_FALSE(row("deleted"));
     create("deleted");
-    while (there_is(bin / "small.1")) std::this_thread::yield();
+    while (there_is(bin / "small.1.2")) std::this_thread::yield();
+    EXPECT_TRUE(there_is(bin / "nobody's"));
     for (const auto& entry : std::filesystem::directory_iterator(bin))
       if (entry.path().filename().string().starts_with("deleted.")) std::filesystem::rename(entry, workspace);
   }

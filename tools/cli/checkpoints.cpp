@@ -31,10 +31,6 @@ Outcome<std::string> read_document(const std::string& file) {
   return document;
 }
 
-std::string or_dash(std::string text) {
-  return text.empty() ? "-" : std::move(text);
-}
-
 }  // namespace
 
 Outcome<void> checkpoint_save(Context& context) {

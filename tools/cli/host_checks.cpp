@@ -152,7 +152,7 @@ void check_state_file_system(const std::string& where, std::vector<Finding>& fin
                         "put the state directory on ext4, xfs, btrfs or tmpfs (okcvmd --state-dir)"});
   if (const auto problem = file_handle_problem(folder.get()); !problem.empty())
     findings.push_back({Level::kWarn, "file-handles", where + ": no file handles (" + problem + ")",
-                        "ext4, xfs, btrfs and tmpfs have them; without, okcvmd falls back to paths"});
+                        "ext4, xfs, btrfs and tmpfs have them; without, okcvmd holds each known file open"});
   else
     findings.push_back({Level::kOk, "file-handles", where + ": file handles work", ""});
 

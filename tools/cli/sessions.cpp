@@ -26,7 +26,7 @@ Outcome<Json> labels_of(const Context& context) {
   return labels;
 }
 
-/// "1000" or "1000:100"; the group defaults to the same number.
+/// "1000" or "1000:100"; without a group, the daemon takes the one that the user belongs to.
 Outcome<Json> owner_of(const std::string& text) {
   const auto colon = text.find(':');
   const std::string user = text.substr(0, colon);
@@ -105,7 +105,7 @@ Outcome<Json> all_sessions(const Context& context, const std::string& prefix, co
   return Json{{"sessions", std::move(all)}, {"truncated", is_cut}};
 }
 
-std::string on_off(bool value) {
+std::string yes_no(bool value) {
   return value ? "yes" : "no";
 }
 
@@ -149,9 +149,9 @@ std::string info_text(const Json& info) {
   line("on disk", flag_in(info, "materialized") ? "yes" : "no (nothing was written yet)");
   line("open files", std::to_string(number_in(info, "open_files")));
   line("denials", std::to_string(number_in(info, "denials")));
-  line("passthrough", on_off(flag_in(info, "passthrough")));
+  line("passthrough", yes_no(flag_in(info, "passthrough")));
   line("snapshots", text_in(info, "snapshots"));
-  line("survives okcvmd", on_off(flag_in(info, "survives_daemon")));
+  line("survives okcvmd", yes_no(flag_in(info, "survives_daemon")));
   return text;
 }
 

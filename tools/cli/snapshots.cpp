@@ -16,10 +16,6 @@ std::string short_id(const std::string& id) {
   return id.substr(0, kShortId);
 }
 
-std::string or_dash(std::string text) {
-  return text.empty() ? "-" : std::move(text);
-}
-
 void note_paths(const Context& context, const char* what, const Json& snapshot, const std::string& name) {
   const auto& paths = list_in(snapshot, name);
   if (paths.empty()) return;

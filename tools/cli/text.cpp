@@ -154,6 +154,10 @@ std::string age(std::string_view iso, std::int64_t now) {
   return std::to_string(seconds / kDay) + " days ago";
 }
 
+std::string or_dash(std::string text) {
+  return text.empty() ? "-" : std::move(text);
+}
+
 Table::Table(std::vector<std::string> headings) {
   for (auto& heading : headings) {
     right_.push_back(heading.starts_with('>'));

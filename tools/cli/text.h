@@ -27,6 +27,9 @@ std::string local_time(std::string_view iso);
 /// How long ago: "12 s ago", "3 h ago"; text that is not a time is given back.
 std::string age(std::string_view iso, std::int64_t now);
 
+/// What stands in a table for a text that is empty: "-".
+std::string or_dash(std::string text);
+
 /// A table for people: columns as wide as their widest cell. A heading that starts with '>' is set to the
 /// right. Cells are made visible() here.
 class Table {

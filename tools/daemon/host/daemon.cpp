@@ -69,20 +69,18 @@ bool is_same_socket(const std::filesystem::path& a, const std::filesystem::path&
 void tell_unserved(const Inherited::Socket& inherited, const std::string& wanted) {
   if (inherited.path.empty())
     log_warning(
-        "a listening socket without a path was inherited and is not served: set ListenStream={} in "
-        "okcvmd.socket",
+        "a listening socket without a path was inherited and is not served: "
+        "set ListenStream={} in okcvmd.socket",
         wanted);
   else if (inherited.path == wanted)
     log_warning(
-        "the inherited socket {} was removed from there, so that no client finds it; a new one is made: "
-        "restart "
-        "okcvmd.socket",
+        "the inherited socket {} was removed from there, so that no client finds it; "
+        "a new one is made: restart okcvmd.socket",
         wanted);
   else
     log_warning(
-        "the inherited socket {} is not served, as --socket is {}: set ListenStream={} in okcvmd.socket, or "
-        "use "
-        "--socket {}",
+        "the inherited socket {} is not served, as --socket is {}: "
+        "set ListenStream={} in okcvmd.socket, or use --socket {}",
         inherited.path, wanted, wanted, inherited.path);
 }
 
@@ -295,7 +293,7 @@ int run_daemon(const Options& options, Backends backends) {
   let_stop_signals_wait(SIG_BLOCK);
   set_up_log(options.log_level, options.log_format);
   ::umask(0);  // every mode is given in full where something is made
-  std::signal(SIGPIPE, SIG_IGN);
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);  // they come as errors
   raise_descriptor_limit();
   if (auto ran = run(options, std::move(backends)); !ran) {
     log_error("okcvmd cannot run: {}", ran.error().message);

@@ -26,6 +26,8 @@
 #include <sstream>
 #include <thread>
 
+#include "tools/daemon/host/log.h"
+
 namespace okcvm::daemon {
 namespace {
 
@@ -47,10 +49,17 @@ Result<void> make_directory(const std::filesystem::path& path, mode_t mode) {
   return {};
 }
 
+enum class Links : std::uint8_t { kFollowed, kRefused };
+
 /// make_directory(), and it must be safe from others. Parents need not be (they may be sticky, as /tmp is).
-Result<void> make_own_directory(const std::filesystem::path& path, mode_t mode) {
+Result<void> make_own_directory(const std::filesystem::path& path, mode_t mode, Links links) {
   if (auto made = make_directory(path, mode); !made) return made;
   struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return fail_errno(errno, "cannot read " + path.string());
+  if (S_ISLNK(status.st_mode) && links == Links::kRefused)
+    return fail(Code::kForbidden, path.string() +
+                                      " is a symbolic link, and what is in it may be removed: put a "
+                                      "directory there, and use mount --bind to have it elsewhere");
   if (::stat(path.c_str(), &status) != 0) return fail_errno(errno, "cannot read " + path.string());
   if ((status.st_mode & 022) != 0)
     return fail(Code::kForbidden, path.string() + " can be written to by others: use chmod 755");
@@ -104,6 +113,7 @@ bool wait_for_end(const std::string& pid, std::chrono::steady_clock::time_point 
 /// The process that listens at an address, or nothing.
 std::optional<std::string> listener_at(const sockaddr_un& address) {
   const FileDescriptor probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe) return "";  // who can tell
   const bool is_heard =
       ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   if (!is_heard) return errno == EAGAIN ? std::optional<std::string>("") : std::nullopt;
@@ -156,6 +166,11 @@ Result<void> check_host(const Options& options) {
   if (::stat(options.mount_root.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))
     return fail(Code::kNotFound, "the mount root " + options.mount_root.string() +
                                      " is no directory: make it, or use --mount-root");
+  if (status.st_uid != 0 || (status.st_mode & 022))
+    log_warning(
+        "the mount root {} can be written to by others, who may so stand in the way of mounts: "
+        "use chmod 755",
+        options.mount_root.string());
   return {};
 }
 
@@ -163,19 +178,18 @@ Result<void> make_directories(const Options& options) {
   struct Row {
     std::filesystem::path path;
     mode_t mode;
+    Links links = Links::kRefused;
   };
-  const std::array rows{Row{options.state_dir, 0700},
-                        Row{options.state_dir / "workspaces", 0700},
-                        Row{options.state_dir / "snapshots", 0700},
-                        Row{options.state_dir / "discarded", 0700},
-                        Row{options.run_dir, 0755},
-                        Row{options.run_dir / "sessions", 0700}};
+  const std::array rows{
+      Row{options.state_dir, 0700, Links::kFollowed}, Row{options.state_dir / "workspaces", 0700},
+      Row{options.state_dir / "snapshots", 0700},     Row{options.state_dir / "discarded", 0700},
+      Row{options.run_dir, 0755, Links::kFollowed},   Row{options.run_dir / "sessions", 0700}};
   for (const auto& row : rows)
-    if (auto made = make_own_directory(row.path, row.mode); !made) return made;
+    if (auto made = make_own_directory(row.path, row.mode, row.links); !made) return made;
   if (auto usable = check_device_numbers(options.state_dir / "workspaces"); !usable) return usable;
   for (const auto& skills : options.skills_dirs)
     if (skills.parent_path() == options.state_dir)
-      if (auto made = make_own_directory(skills, 0755); !made) return made;
+      if (auto made = make_own_directory(skills, 0755, Links::kFollowed); !made) return made;
   return {};
 }
 

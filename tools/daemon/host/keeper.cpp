@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -50,7 +51,18 @@ class Keeper {
   bool take_message();
   void take_signal();
   void pass_signal_on();
+  /// How a child ended: its wait status (waitpid(2)).
+  struct Ending {
+    int status;
+    bool has_exited() const { return WIFEXITED(status); }
+    /// SIGKILL says nothing of how the next one will fare.
+    bool was_killed() const { return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL; }
+  };
+  std::optional<Ending> child_ending() const;
   void reap();
+  bool was_to_end(const Ending& ending) const;
+  bool gives_up(const Ending& ending) const;
+  void plan_next_start(const Ending& ending);
   int wait_time() const;
 
   char** const arguments_;
@@ -164,52 +176,62 @@ void Keeper::pass_signal_on() {
   ::kill(child_, stopping_ ? SIGTERM : SIGHUP);
 }
 
-void Keeper::reap() {
+/// The child's, if it has ended. As the first process of a container a keeper is given the tellers of its
+/// daemons, too.
+std::optional<Keeper::Ending> Keeper::child_ending() const {
+  std::optional<Ending> ending;
   int status = 0;
-  bool has_ended = false;
-  // As the first process of a container it is given the tellers of its daemons, too.
-  for (int one = 0; const pid_t ended = ::waitpid(-1, &one, WNOHANG);) {
-    if (ended < 0) break;
-    if (ended != child_) continue;
-    status = one;
-    has_ended = true;
-  }
-  if (!has_ended) return;
+  for (pid_t ended = 0; (ended = ::waitpid(-1, &status, WNOHANG)) > 0;)
+    if (ended == child_) ending = Ending{status};
+  return ending;
+}
+
+void Keeper::reap() {
+  const auto ending = child_ending();
+  if (!ending) return;
   // What it gave away last is still on its way; others may send as well, without end.
   for (int left = kMostOnItsWay; left > 0 && take_message(); --left) {
   }
   child_ = -1;
-  const bool has_exited = WIFEXITED(status);
-  const bool was_killed =
-      WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;  // it says nothing of the next one
   if (kept_.is_ready())
     failures_ = 0;
-  else if (!was_killed)
+  else if (!ending->was_killed())
     ++failures_;
+  if (was_to_end(*ending) || gives_up(*ending))
+    result_ = ending->has_exited() ? WEXITSTATUS(ending->status) : 1;
+  else
+    plan_next_start(*ending);
+}
+
+/// Whether the daemon ended because somebody wanted no daemon any more.
+bool Keeper::was_to_end(const Ending& ending) const {
   // One that was not told to stop yet, or was killed just then, or was to be replaced, leaves mounts for
   // another.
-  const bool was_stopped = !is_unsaid_ && !replacing_ && (has_exited || told_to_stop_ > 1);
-  const bool has_failed = failures_ > 0 && has_exited;
-  const bool is_over = stopping_ && (was_stopped || has_failed || !kept_.has_mounts());
+  const bool was_stopped = !is_unsaid_ && !replacing_ && (ending.has_exited() || told_to_stop_ > 1);
+  const bool has_failed = failures_ > 0 && ending.has_exited();
+  if (stopping_ && (was_stopped || has_failed || !kept_.has_mounts())) return true;
   // One that was told to leave the mounts, by whomever, left its socket here, too.
-  const bool left_nothing = has_exited && WEXITSTATUS(status) == 0 && kept_.all().empty();
-  const bool asked_to_end = is_over || (left_nothing && !replacing_);
-  // One that never became ready has told why on standard error. Where nothing is kept yet it was the first:
-  // wrong options.
-  const bool is_hopeless = failures_ >= kMostFailures || (failures_ > 0 && has_exited && !kept_.has_mounts());
-  if (asked_to_end || is_hopeless) {
-    if (is_hopeless && kept_.has_mounts())
-      std::fprintf(
-          stderr,
-          "okcvmd: %d daemons in a row did not become ready, and the mounts are given up: mend what they "
-          "said above, and start okcvmd again\n",
-          failures_);
-    result_ = has_exited ? WEXITSTATUS(status) : 1;
-    return;
-  }
+  const bool left_nothing = ending.has_exited() && WEXITSTATUS(ending.status) == 0 && kept_.all().empty();
+  return left_nothing && !replacing_;
+}
+
+/// Whether no other daemon is tried. One that never became ready has told why on standard error. Where
+/// nothing is kept yet it was the first: wrong options.
+bool Keeper::gives_up(const Ending& ending) const {
+  if (failures_ > 0 && ending.has_exited() && !kept_.has_mounts()) return true;
+  if (failures_ < kMostFailures) return false;
+  if (kept_.has_mounts())
+    std::fprintf(stderr,
+                 "okcvmd: %d daemons in a row did not become ready, and the mounts are given up: mend what "
+                 "they said above, and start okcvmd again\n",
+                 failures_);
+  return true;
+}
+
+void Keeper::plan_next_start(const Ending& ending) {
   const bool was_steady = kept_.is_ready() && (replacing_ || Clock::now() - started_ >= kSteady);
-  pause_ = was_steady ? milliseconds(0)
-                      : std::clamp(pause_ * 2, kFirstPause, was_killed ? kLongestAfterKill : kLongestPause);
+  const auto longest = ending.was_killed() ? kLongestAfterKill : kLongestPause;
+  pause_ = was_steady ? milliseconds(0) : std::clamp(pause_ * 2, kFirstPause, longest);
   next_start_ = Clock::now() + pause_;
 }
 

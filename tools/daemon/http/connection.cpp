@@ -438,9 +438,10 @@ void Connection::start_stream(std::string content_type) {
 
 /// From any thread. False: too much is waiting already.
 bool Connection::queue_line(std::string text) {
-  constexpr std::size_t kMostQueued = 512;
-  if (queued_.fetch_add(1) >= kMostQueued) {
-    queued_.fetch_sub(1);
+  constexpr std::size_t kMostQueued = 256 << 10;  // bytes
+  const std::size_t size = text.size();
+  if (queued_.fetch_add(size) >= kMostQueued) {
+    queued_.fetch_sub(size);
     return false;
   }
   asio::post(stream_.get_executor(), [self = shared_from_this(), text = std::move(text)]() mutable {
@@ -453,8 +454,8 @@ bool Connection::queue_line(std::string text) {
 void Connection::write_queued() {
   if (is_writing_ || (queue_.empty() && !is_last_queued_)) return;
   std::string text;
-  queued_.fetch_sub(queue_.size());
   for (const auto& line : queue_) text += line;
+  queued_.fetch_sub(text.size());
   queue_.clear();
   const bool is_last = is_last_queued_;
   std::string bytes = text.empty() || is_http_1_0_ ? std::move(text) : chunk_of(text);

@@ -39,6 +39,10 @@ struct Request {
   ProgressSink progress;  // never empty
 
   std::string_view header(std::string_view name) const;
+  /// `progress` for work that has none to tell.
+  std::function<bool()> goes_on() const {
+    return [progress = progress] { return progress({}, 0, 0); };
+  }
 };
 
 /// A part of an open file, sent as it is read.

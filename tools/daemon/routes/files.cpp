@@ -210,7 +210,9 @@ Result<Response> delete_file(Exchange& exchange) {
   if (!mount) return fail(mount.error());
   auto& files = (*mount)->files();
   const auto caller = exchange.request.peer.caller();
-  if (auto removed = files.remove(caller, *path, recursive, condition_of(exchange.request)); !removed)
+  if (auto removed =
+          files.remove(caller, *path, recursive, condition_of(exchange.request), exchange.request.goes_on());
+      !removed)
     return fail(removed.error());
   return json_response({{"path", path->text()}, {"deleted", true}});
 }

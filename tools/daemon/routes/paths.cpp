@@ -1,5 +1,3 @@
-#include <array>
-
 #include "fusefs/session_mount.h"
 #include "policy/prompt_paths.h"
 #include "tools/daemon/routes/fields.h"
@@ -18,11 +16,6 @@ std::optional<ResolveMode> mode_named(std::string_view name) {
   if (name == "rebase") return ResolveMode::kRebase;
   if (name == "physical") return ResolveMode::kPhysical;
   return std::nullopt;
-}
-
-std::string_view type_name(fusefs::FileType type) {
-  constexpr std::array<std::string_view, 4> kNames{"file", "directory", "symlink", "other"};
-  return kNames[static_cast<std::size_t>(type)];
 }
 
 }  // namespace

@@ -9,8 +9,9 @@
 namespace okcvm::daemon::routes {
 namespace {
 
-constexpr std::int64_t kMaxId = UINT32_MAX - 1;  // (uid_t)-1 stands for nobody
-constexpr std::int64_t kMostSessions = 10'000;   // of one answer, which is held in memory
+constexpr std::int64_t kMaxId = UINT32_MAX - 1;   // (uid_t)-1 stands for nobody
+constexpr std::int64_t kMostSessions = 10'000;    // of one answer, which is held in memory
+constexpr std::size_t kMostLabelBytes = 4 << 20;  // likewise
 
 WorkdirRequest read_workdir(Fields& fields) {
   WorkdirRequest request;
@@ -85,6 +86,7 @@ Result<Response> list_sessions(Exchange& exchange) {
   const auto& sessions = exchange.service.sessions;
   const auto& peer = exchange.request.peer;
   Json list = Json::array();
+  std::size_t label_bytes = 0;
   bool is_truncated = false;
   for (const auto& session :
        after ? sessions.list_after(peer, prefix, *after) : sessions.list(peer, prefix)) {
@@ -93,9 +95,11 @@ Result<Response> list_sessions(Exchange& exchange) {
       const auto found = labels.find(label->substr(0, equals));
       if (found == labels.end() || found->second != label->substr(equals + 1)) continue;
     }
-    is_truncated = static_cast<std::int64_t>(list.size()) >= limit;
+    is_truncated = static_cast<std::int64_t>(list.size()) >= limit || label_bytes >= kMostLabelBytes;
     if (is_truncated) break;
     list.push_back(view_of_session(sessions, *session, with_counters));
+    for (const auto& [name, value] : list.back()["labels"].items())
+      label_bytes += name.size() + value.get_ref<const std::string&>().size();
   }
   return json_response({{"sessions", std::move(list)}, {"truncated", is_truncated}});
 }
@@ -131,7 +135,7 @@ Result<Response> unmount_session(Exchange& exchange) {
 
 Result<Response> reset_session(Exchange& exchange) {
   if (auto empty = expect_empty(exchange.request); !empty) return fail(empty.error());
-  auto removed = exchange.service.sessions.reset(*exchange.session);
+  auto removed = exchange.service.sessions.reset(*exchange.session, exchange.request.goes_on());
   if (!removed) return fail(removed.error());
   return json_response({{"session", view_of_session(exchange.service.sessions, *exchange.session)},
                         {"checkpoints_removed", *removed}});

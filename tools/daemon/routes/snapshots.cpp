@@ -67,12 +67,12 @@ Result<Response> list_snapshots(Exchange& exchange) {
   if (!list) return fail(list.error());
   const bool is_more = list->size() > static_cast<std::size_t>(limit);
   if (is_more) list->pop_back();
-  std::size_t labels = 0;
-  for (const auto& snapshot : *list) labels += snapshot.label.size();
+  std::size_t texts = 0;
+  for (const auto& snapshot : *list) texts += snapshot.text_size();
   Json views = Json::array();
   for (const auto& snapshot : *list) views.push_back(view_of_snapshot(snapshot));
   return json_response(
-      {{"snapshots", std::move(views)}, {"truncated", is_more || labels >= snapshots::Store::kMostLabels}});
+      {{"snapshots", std::move(views)}, {"truncated", is_more || texts >= snapshots::Store::kMostListed}});
 }
 
 Result<Response> show_snapshot(Exchange& exchange) {

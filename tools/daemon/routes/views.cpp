@@ -30,17 +30,17 @@ bool is_utf8(std::string_view text) {
   }
 }
 
-std::string_view type_name(fusefs::FileType type) {
-  constexpr std::array<std::string_view, 4> kNames{"file", "directory", "symlink", "other"};
-  return kNames[static_cast<std::size_t>(type)];
-}
-
 std::string_view kind_name(snapshots::DifferenceKind kind) {
   constexpr std::array<std::string_view, 5> kNames{"added", "removed", "changed", "metadata", "renamed"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
 }  // namespace
+
+std::string_view type_name(fusefs::FileType type) {
+  constexpr std::array<std::string_view, 4> kNames{"file", "directory", "symlink", "other"};
+  return kNames[static_cast<std::size_t>(type)];
+}
 
 Response json_response(const Json& value, int status) {
   Response response;

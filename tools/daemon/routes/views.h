@@ -17,6 +17,9 @@ using Json = nlohmann::ordered_json;
 
 Response json_response(const Json& value, int status = 200);
 
+/// "file", "directory", "symlink" or "other".
+std::string_view type_name(fusefs::FileType type);
+
 /// With `counters`, also how its mount is being used.
 Json view_of_session(const Sessions& sessions, const Session& session, bool counters = false);
 Json view_of_snapshot(const snapshots::Snapshot& snapshot);

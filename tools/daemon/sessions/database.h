@@ -65,7 +65,13 @@ class Database final {
   template <typename Change>
   Result<void> without_sync(Change&& change) NO_THREAD_SAFETY_ANALYSIS {  // its caller holds what it needs
     if (auto set = sync_commits(false); !set) return set;
-    Result<void> changed = change();
+    Result<void> changed;
+    try {
+      changed = change();
+    } catch (...) {
+      static_cast<void>(sync_commits(true));
+      throw;
+    }
     if (auto set = sync_commits(true); !set) return set;
     return changed;
   }

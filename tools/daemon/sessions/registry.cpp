@@ -21,10 +21,9 @@ constexpr std::array kStates{
     StateRow{SessionState::kMaking, "making"}, StateRow{SessionState::kDeleting, "deleting"}};
 
 constexpr std::string_view kColumns =
-    "user_id, created_at, updated_at, metadata, owner_uid, owner_gid, root_mode, state, last_used, skills, "
-    "workdir, "
-    "workdir_policy, fallback_requested, fallback_reason, task, device_id, git_url, branch, head_checkpoint, "
-    "agent";
+    "user_id, created_at, updated_at, metadata, owner_uid, owner_gid, root_mode, state, last_used, "
+    "skills, workdir, workdir_policy, fallback_requested, fallback_reason, task, device_id, git_url, "
+    "branch, head_checkpoint, agent";
 
 /// The values of kColumns, in that order.
 void bind_record(Database::Statement& statement, const SessionRecord& record) {

@@ -148,9 +148,9 @@ std::int64_t Session::last_used() const {
   }
   return latest;
 }
-std::optional<std::int64_t> Session::take_unsaved_use() {
+std::optional<std::int64_t> Session::unsaved_use() const {
   const auto latest = last_used();
-  if (saved_.exchange(latest) == latest) return std::nullopt;
+  if (saved_ == latest) return std::nullopt;
   return latest;
 }
 

@@ -96,8 +96,9 @@ class Session final {
   void touch();
   /// Milliseconds since 1970 of the last use, through the socket or the mount.
   std::int64_t last_used() const;
-  /// last_used() if it is not what the registry was told last; then it counts as told.
-  std::optional<std::int64_t> take_unsaved_use();
+  /// last_used() if it is not what the registry holds.
+  std::optional<std::int64_t> unsaved_use() const;
+  void note_saved(std::int64_t use) { saved_ = use; }
 
  private:
   const SessionId id_;

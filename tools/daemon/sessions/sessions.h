@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -110,7 +111,7 @@ class Sessions final {
   Result<void> mount(Session& session);
   Result<void> unmount(Session& session, bool force);
   /// Empties temp/ and drops the checkpoints; answers how many those were.
-  Result<std::int64_t> reset(Session& session);
+  Result<std::int64_t> reset(Session& session, const fusefs::GoesOn& goes_on);
   Result<void> set_labels(Session& session, std::map<std::string, std::string> labels);
 
   struct Cleaned {
@@ -237,6 +238,10 @@ class Sessions final {
   // sessions_start.cpp
   void let_go(const SessionId& id, bool was_kept);
   void bring_back(Session& session, FileDescriptor kept_device, bool was_lost);
+  std::vector<std::filesystem::path> folders_put_away() const;
+  void finish_deletion(const Session& session, bool was_kept, std::vector<std::filesystem::path>& left);
+  void tell_of_unknown(std::map<std::string, FileDescriptor> devices,
+                       const std::set<std::string, std::less<>>& known);
   void note_affected(const Session& session, std::string reason) EXCLUDES(mutex_);
   /// Of what there is of a session without a row.
   void note_unknown(const SessionId& id, std::string_view what) EXCLUDES(mutex_);
@@ -249,7 +254,8 @@ class Sessions final {
   Result<Workdirs::Opened> find_workdir(const SessionRecord& record, const WorkdirRequest& request);
 
   snapshots::StoreConfig store_config(const SessionRecord& record) const;
-  bool has_lost_its_workspace(const Session& session) const;
+  /// The newest snapshot of a session whose workspace is gone.
+  std::optional<snapshots::Snapshot> lost_workspace(const Session& session) const;
 
   const SessionsConfig config_;
   const Backends backends_;

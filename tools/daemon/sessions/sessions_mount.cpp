@@ -112,19 +112,21 @@ void Sessions::open_store(Session& session) {
   auto store = backends_.open_store(store_config(session.record()));
   if (store) return session.set_store(std::move(*store), {});
   log_error("session {}: its snapshots cannot be opened: {}", session.id().text(), store.error().message);
-  session.set_store(nullptr, "the session's snapshots cannot be opened: " + store.error().message);
+  session.set_store(nullptr, "the session's snapshots cannot be opened (unmount and load it to try again): " +
+                                 store.error().message);
 }
 
 /// The record of changes rests beside it, and knows nothing of that.
-bool Sessions::has_lost_its_workspace(const Session& session) const {
+std::optional<snapshots::Snapshot> Sessions::lost_workspace(const Session& session) const {
   const auto store = session.store();
   const auto config = store_config(session.record());
   std::error_code ignored;
   if (!store || !std::filesystem::exists(config.repository, ignored) ||
       std::filesystem::exists(config.workspace, ignored))
-    return false;
-  const auto newest = store->list(1);
-  return newest && !newest->empty();
+    return std::nullopt;
+  auto newest = store->list(1);
+  if (!newest || newest->empty()) return std::nullopt;
+  return std::move(newest->front());
 }
 
 Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
@@ -145,7 +147,11 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
     (*mount)->mark_changed(recovered);
     (*mount)->hold()->invalidate(recovered);
   }
-  if (!is_taken_over && has_lost_its_workspace(session)) {
+  const auto lost = is_taken_over ? std::nullopt : lost_workspace(session);
+  if (lost) {
+    if (lost->stats.files > 0)
+      note_affected(session, "its files are not in the state directory any more: put them back, or restore " +
+                                 lost->id.text() + ", its newest snapshot");
     std::vector<RelPath> zones;
     for (const auto& rule : kZoneRules)
       if (rule.snapshotted) zones.push_back(*RelPath::parse(rule.name));
@@ -235,7 +241,7 @@ Result<void> Sessions::unmount(Session& session, bool force) {
   return {};
 }
 
-Result<std::int64_t> Sessions::reset(Session& session) {
+Result<std::int64_t> Sessions::reset(Session& session, const fusefs::GoesOn& goes_on) {
   const auto pass = session.gate().alone();
   if (!pass) return fail(pass.error());
   const bool was_mounted = session.mount() != nullptr;
@@ -244,7 +250,7 @@ Result<std::int64_t> Sessions::reset(Session& session) {
     if (auto detached = detach(session, true); !detached) return fail(detached.error());
     if (auto attached = attach(session); !attached) return fail(attached.error());
   }
-  auto emptied = session.mount_object()->files().empty_zone(Zone::kTemp);
+  auto emptied = session.mount_object()->files().empty_zone(Zone::kTemp, goes_on);
   if (!was_mounted)
     if (auto detached = detach(session, true); !detached) return fail(detached.error());
   if (!emptied) return fail(emptied.error());

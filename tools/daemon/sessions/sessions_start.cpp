@@ -5,7 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
-#include <set>
+#include <system_error>
 #include <thread>
 
 #include "fusefs/session_mount.h"
@@ -29,7 +29,10 @@ void for_each_at_once(std::size_t count, Work work) {
     for (auto index = next.fetch_add(1); index < count; index = next.fetch_add(1)) work(index);
   };
   std::vector<std::thread> threads;
-  for (std::size_t i = 1; i < std::min(kStartThreads, count); ++i) threads.emplace_back(run);
+  try {
+    while (threads.size() + 1 < std::min(kStartThreads, count)) threads.emplace_back(run);
+  } catch (const std::system_error&) {  // the host has no more threads: those that run do it all
+  }
   run();
   for (auto& thread : threads) thread.join();
 }
@@ -38,6 +41,17 @@ void for_each_at_once(std::size_t count, Work work) {
 std::string_view id_in(std::string_view mount_name) {
   constexpr std::string_view kPrefix = "okcvm-";
   return mount_name.starts_with(kPrefix) ? mount_name.substr(kPrefix.size()) : std::string_view();
+}
+
+/// Whether a name is one that Sessions::put_away() gives: ".<milliseconds>.<number>" is its end.
+bool is_put_away(std::string_view name) {
+  constexpr std::string_view kDigits = "0123456789";
+  for (int part = 0; part < 2; ++part) {
+    const auto dot = name.find_last_not_of(kDigits);
+    if (dot == name.npos || dot + 1 == name.size() || name[dot] != '.') return false;
+    name = name.substr(0, dot);
+  }
+  return !name.empty();
 }
 
 /// On a thread of its own, that ends with the process: the next start finds what is left then. Waits for a
@@ -49,7 +63,11 @@ void remove_meanwhile(std::vector<std::filesystem::path> folders) {
     for (const auto& folder : folders) [[maybe_unused]] auto removed = remove_tree(AT_FDCWD, folder.c_str());
   });
   const auto all_removed = removal.get_future();
-  std::thread(std::move(removal)).detach();
+  try {
+    std::thread(std::move(removal)).detach();
+  } catch (const std::system_error& error) {
+    return log_warning("they stay until the next start: {}", error.what());
+  }
   all_removed.wait_for(kMoment);
 }
 
@@ -109,15 +127,49 @@ void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was
     note_affected(session, "it could not be mounted: " + mounted.error().message);
 }
 
+/// What earlier daemons put away and did not get to remove. A link where they put it is none of theirs.
+std::vector<std::filesystem::path> Sessions::folders_put_away() const {
+  std::vector<std::filesystem::path> folders;
+  std::error_code ignored;
+  for (const auto& bin : {config_.state_dir / "discarded", config_.state_dir / "workspaces" / kOwnBin,
+                          config_.state_dir / "snapshots" / kOwnBin, config_.state_dir / "changes" / kOwnBin})
+    if (std::filesystem::is_directory(std::filesystem::symlink_status(bin, ignored)))
+      for (const auto& entry : std::filesystem::directory_iterator(bin, ignored))
+        if (is_put_away(entry.path().filename().string())) folders.push_back(entry.path());
+  return folders;
+}
+
+/// Of a session that was being made or deleted when the last daemon ended: adds its files to `left`.
+void Sessions::finish_deletion(const Session& session, bool was_kept,
+                               std::vector<std::filesystem::path>& left) {
+  let_go(session.id(), was_kept);
+  if (auto put = put_away(session, left); !put)
+    log_error("session {}: {}", session.id().text(), put.error().message);
+  else if (auto removed = registry_->remove(session.id()); !removed)
+    log_error("session {}: {}", session.id().text(), removed.error().message);
+}
+
+/// Lets go of the devices that are no session's, and tells of the files that are none's.
+void Sessions::tell_of_unknown(std::map<std::string, FileDescriptor> devices,
+                               const std::set<std::string, std::less<>>& known) {
+  for (auto& [name, device] : devices) {
+    device.reset();
+    auto id = SessionId::parse(name);
+    if (!id) continue;
+    let_go(*id, true);
+    note_unknown(*id, "its mount, which was kept, is let go");
+  }
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(config_.state_dir / "workspaces", ignored))
+    if (auto id = SessionId::parse(entry.path().filename().string()); id && !known.contains(id->text()))
+      note_unknown(*id, "its files are kept in the state directory");
+}
+
 Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices) {
   auto loaded = registry_->load();
   if (!loaded) return fail(loaded.error());
   for (const auto& reason : loaded->unreadable) log_error("registry: {}; the row is left out", reason);
-  std::vector<std::filesystem::path> left;
-  std::error_code ignored;
-  for (const auto& bin : {config_.state_dir / "discarded", config_.state_dir / "workspaces" / kOwnBin,
-                          config_.state_dir / "snapshots" / kOwnBin, config_.state_dir / "changes" / kOwnBin})
-    for (const auto& entry : std::filesystem::directory_iterator(bin, ignored)) left.push_back(entry.path());
+  auto left = folders_put_away();
 
   std::set<std::string, std::less<>> known;
   for (const auto& record : loaded->sessions) known.insert(record.id.text());
@@ -127,48 +179,34 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
         return known.contains(id) && !kept_devices.contains(std::string(id));
       });
 
-  std::vector<SessionPointer> sessions;
-  std::vector<FileDescriptor> devices;
-  std::vector<bool> was_lost;
-  for (auto& record : loaded->sessions) {
-    const auto unfinished = record.state == SessionState::kMaking || record.state == SessionState::kDeleting;
-    const auto name = "okcvm-" + record.id.text();
+  struct Returning {
+    SessionPointer session;
     FileDescriptor device;
-    if (const auto kept = kept_devices.find(record.id.text()); kept != kept_devices.end()) {
-      device = std::move(kept->second);
-      kept_devices.erase(kept);
-    }
+    bool was_lost;
+  };
+  std::vector<Returning> returning;
+  for (auto& record : loaded->sessions) {
+    FileDescriptor device;
+    if (auto kept = kept_devices.extract(record.id.text())) device = std::move(kept.mapped());
+    const bool is_unfinished =
+        record.state == SessionState::kMaking || record.state == SessionState::kDeleting;
     auto session = std::make_shared<Session>(std::move(record));
-    if (unfinished) {
+    if (is_unfinished) {
       const bool was_kept = static_cast<bool>(device);
       device.reset();
-      let_go(session->id(), was_kept);
-      if (auto put = put_away(*session, left); !put)
-        log_error("session {}: {}", session->id().text(), put.error().message);
-      else if (auto removed = registry_->remove(session->id()); !removed)
-        log_error("session {}: {}", session->id().text(), removed.error().message);
+      finish_deletion(*session, was_kept, left);
       continue;
     }
-    devices.push_back(std::move(device));
-    was_lost.push_back(std::find(lost.begin(), lost.end(), name) != lost.end());
-    {
-      const MutexLock lock(mutex_);
-      sessions_.emplace(session->id().text(), session);
-    }
-    sessions.push_back(std::move(session));
+    const bool was_lost = std::find(lost.begin(), lost.end(), "okcvm-" + session->id().text()) != lost.end();
+    returning.push_back({session, std::move(device), was_lost});
+    const MutexLock lock(mutex_);
+    sessions_.emplace(session->id().text(), std::move(session));
   }
-  for (auto& [name, device] : kept_devices) {
-    device.reset();
-    auto id = SessionId::parse(name);
-    if (!id) continue;
-    let_go(*id, true);
-    note_unknown(*id, "its mount, which was kept, is let go");
-  }
-  for (const auto& entry : std::filesystem::directory_iterator(config_.state_dir / "workspaces", ignored))
-    if (auto id = SessionId::parse(entry.path().filename().string()); id && !known.contains(id->text()))
-      note_unknown(*id, "its files are kept in the state directory");
-  for_each_at_once(sessions.size(),
-                   [&](std::size_t i) { bring_back(*sessions[i], std::move(devices[i]), was_lost[i]); });
+  tell_of_unknown(std::move(kept_devices), known);
+  for_each_at_once(returning.size(), [&](std::size_t i) {
+    auto& [session, device, was_lost] = returning[i];
+    bring_back(*session, std::move(device), was_lost);
+  });
   remove_meanwhile(std::move(left));  // not before: programs in the mounts were waiting
   return {};
 }
@@ -197,14 +235,18 @@ void Sessions::count_all_as_used() {
 
 void Sessions::save_uses() {
   std::vector<std::pair<SessionId, std::int64_t>> used;
+  std::vector<SessionPointer> whose;
   for (const auto& session : all()) {
-    if (const auto time = session->take_unsaved_use())
+    if (const auto time = session->unsaved_use()) {
       used.emplace_back(session->id(), *time);
-    else if (const auto store = session->store())
+      whose.push_back(session);
+    } else if (const auto store = session->store()) {
       store->release_memory();
+    }
   }
   if (auto saved = registry_->touch(used); !saved)
-    log_error("last-used times are not saved: {}", saved.error().message);
+    return log_error("last-used times are not saved: {}", saved.error().message);
+  for (std::size_t i = 0; i < used.size(); ++i) whose[i]->note_saved(used[i].second);
 }
 
 }  // namespace okcvm::daemon
