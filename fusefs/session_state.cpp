@@ -336,8 +336,9 @@ Result<FileId> SessionState::add_file(const OpenFile& file, std::uint64_t unique
     slot = free_files_.back();
     free_files_.pop_back();
   } else {
-    if (next_file_ >= kMaxFiles || !region_.reserve(kFilesOffset + (next_file_ + 1) * sizeof(FileRecord)))
-      return fail_errno(ENFILE);
+    if (next_file_ >= kMaxFiles) return fail_errno(ENFILE);
+    if (auto ready = region_.reserve(kFilesOffset + (next_file_ + 1) * sizeof(FileRecord)); !ready)
+      return fail(ready.error());
     header().next_file = ++next_file_;
   }
   FileRecord& row = file_record(region_, slot);

@@ -105,6 +105,26 @@ TEST_F(DaemonSpace, ThatIsFullKeepsNoDaemonFromItsSessions) {
   EXPECT_EQ(ask("POST", "/v1/sessions/s1/snapshots").status, 201);
 }
 
+TEST_F(DaemonSpace, ThatHasNoInodeLeftIsToldAtTheStart) {
+  start();
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/kept", "bytes");
+  EXPECT_EQ(stop(), 0);
+  const auto set_inodes = [&](const char* options) {
+    return ::mount(nullptr, (root_ / "state").c_str(), nullptr, MS_REMOUNT, options);
+  };
+  ASSERT_EQ(set_inodes("size=8m,nr_inodes=64"), 0);
+  int fillers = 0;
+  while (::mknod((root_ / "state" / ("filler" + std::to_string(fillers))).c_str(), S_IFREG | 0600, 0) == 0)
+    ++fillers;
+  ASSERT_EQ(errno, ENOSPC);
+  EXPECT_THAT(start_in_vain().second, HasSubstr("full, in bytes or in inodes"));
+  while (fillers > 0) std::filesystem::remove(root_ / "state" / ("filler" + std::to_string(--fillers)));
+  start();
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1").json()["state"], "mounted");
+  EXPECT_EQ(read(mount("s1") / "outputs/kept"), "bytes");
+}
+
 TEST_F(DaemonSpace, ThatIsFullLetsSessionsBeUnmounted) {
   start();
   create({{"id", "s1"}});

@@ -341,8 +341,8 @@ Result<Options> read_options(int argc, const char* const* argv, const char* cons
 void print_help(std::ostream& out) {
   out << "Usage: okcvmd [OPTION]...\n"
          "Mounts a private, policed file system for every agent session and serves the control socket.\n"
-         "Each option but --keeper may also be set as OKCVM_NAME in the environment or as `name = value` "
-         "in the INI file;\n"
+         "Each setting, which --keeper is not, may also be given as OKCVM_NAME in the environment or as "
+         "`name = value` in the INI file;\n"
          "the command line goes first, then the environment, then the file. "
          "Relative paths are taken from the\n"
          "working directory; in the file they must be absolute.\n\n";

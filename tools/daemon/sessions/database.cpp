@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "policy/fault.h"
 #include "policy/file_descriptor.h"
@@ -19,12 +21,41 @@ constexpr const char* kSettings =
     "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=OFF;"
     "PRAGMA wal_autocheckpoint=240; PRAGMA journal_size_limit=1048576; PRAGMA secure_delete=FAST;";
 
+/// Why the system refused something. SQLite does not keep that of a file beside the database which cannot be
+/// made, so the file system is asked first.
+int errno_of(sqlite3* connection) {
+  const char* const file = sqlite3_db_filename(connection, "main");
+  struct statvfs space {};
+  if (file && ::statvfs(file, &space) == 0) {
+    if (space.f_flag & ST_RDONLY) return EROFS;
+    if (space.f_bavail == 0 || (space.f_files > 0 && space.f_favail == 0)) return ENOSPC;
+  }
+  return sqlite3_system_errno(connection);
+}
+
+/// Where the system refused something, its reason says more than SQLite's.
+Error error_of_storage(int system_errno, std::string text) {
+  switch (system_errno) {
+    case ENOSPC:
+      return Error::of(Code::kNoSpace, "the state directory is full, in bytes or in inodes: free some");
+    case EROFS:
+      text = "registry: the state directory is on a read-only file system; the host's log says why";
+      break;
+    case EIO:
+      text = "registry: the disk of the state directory fails; the host's log says how";
+      break;
+    default:
+      break;
+  }
+  return Error::of(Code::kInternal, std::move(text));
+}
+
 Error error_of(sqlite3* connection, std::string_view what) {
   const int result = sqlite3_errcode(connection);
   const std::string text = "registry: " + std::string(what) + ": " + sqlite3_errmsg(connection);
   switch (result) {
     case SQLITE_FULL:
-      return Error::of(Code::kNoSpace, "the state directory is full: free some space");
+      return error_of_storage(ENOSPC, text);
     case SQLITE_CONSTRAINT:
       return Error::of(Code::kAlreadyExists, text);
     case SQLITE_CORRUPT:
@@ -35,10 +66,10 @@ Error error_of(sqlite3* connection, std::string_view what) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
       return Error::of(Code::kBusy, text);
+    case SQLITE_READONLY:
     case SQLITE_IOERR:
-      if (sqlite3_system_errno(connection) == ENOSPC)
-        return Error::of(Code::kNoSpace, "the state directory is full: free some space");
-      return Error::of(Code::kInternal, text);
+    case SQLITE_CANTOPEN:
+      return error_of_storage(errno_of(connection), text);
     default:
       return Error::of(Code::kInternal, text);
   }
