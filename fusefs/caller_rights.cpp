@@ -20,11 +20,9 @@ bool may_remove(const Caller& caller, const struct stat& directory, const struct
 
 Unexpected explained(const Error& error, const RelPath& path) {
   Error told = error;
+  if (told.message.empty() && told.errno_value == EROFS)  // no rule of ours
+    told.message = "the file system that holds the session is read-only; the host's log says why";
   if (told.message.empty()) told.message = Error::from_errno(error.errno_value, "the request failed").message;
-  if (told.errno_value == EROFS)
-    told.message = rule_of(zone_named(path.top())).write_error
-                       ? "this part of the session is read-only; write to outputs/ or temp/"
-                       : "the file system that holds the session is read-only; the host's log says why";
   if (told.path.empty()) told.path = path.text();
   return fail(std::move(told));
 }

@@ -26,6 +26,8 @@ Unexpected Operations::deny(std::string_view operation, NodeId parent, const cha
   state_.count_denial();
   Error error = Error::plain(errno_value);
   if (errno_value == EPERM) error.code = Code::kPathTraversalBlocked;
+  if (errno_value == EROFS)
+    error.message = "this part of the session is read-only; write to outputs/ or temp/";
   if (config_.on_denial) {
     RelPath path;
     if (auto node = nodes_.find(parent))

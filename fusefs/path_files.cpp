@@ -410,7 +410,8 @@ Result<void> PathFiles::empty_zone(Zone zone, const GoesOn& goes_on) {
     auto rows = passing([&] { return children(node_of(zone)); });
     if (!rows) return fail(rows.error());
     Walk walk(operations_);
-    walk.entries.push_back(Entry{node_of(zone)});
+    walk.entries.push_back(Entry{kRootNode});
+    walk.push(Entry{node_of(zone)}, *Name::parse(rule_of(zone).name));
     for (auto& row : *rows) {
       auto held = passing([&] { return operations_.look_up_unlocked(node_of(zone), row.first.c_str()); });
       if (!held || held->id.value == 0) continue;

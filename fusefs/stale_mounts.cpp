@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <mntent.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/statfs.h>
@@ -10,33 +11,20 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <memory>
-#include <thread>
 
 #include "fusefs/session_mount.h"
 
 namespace okcvm::fusefs {
 namespace {
 
+constexpr int kPatienceMilliseconds = 1000;
 constexpr int kDead = 1;
 constexpr std::string_view kMountPrefix = "okcvm-";
 
 enum class Service : std::uint8_t { kServed, kNone, kSilent };
-
-/// By a look at the child now and then, which works without a descriptor, too.
-bool ends_in_time(pid_t child) {
-  constexpr std::chrono::milliseconds kPatience{1000};
-  constexpr std::chrono::milliseconds kBetweenLooks{1};
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  for (siginfo_t info{}; std::chrono::steady_clock::now() < until; std::this_thread::sleep_for(kBetweenLooks))
-    if (::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-        info.si_pid == child)
-      return true;
-  return false;
-}
 
 /// Once every descriptor of the mount's device is closed any call on it answers ENOTCONN. Asked by a child
 /// process, for a mount that answers nothing would keep whoever asks.
@@ -50,7 +38,10 @@ Service service_of(const char* mount_point, bool may_end) {
     // A question that was asked before the end is answered by ECONNABORTED.
     ::_exit(failed && (errno == ENOTCONN || errno == ECONNABORTED) ? kDead : 0);
   }
-  const bool answered = ends_in_time(child);
+  const FileDescriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  may_end &= static_cast<bool>(handle);  // without it nobody can tell silence from haste
+  pollfd ended{handle.get(), POLLIN, 0};
+  const bool answered = handle && ::poll(&ended, 1, kPatienceMilliseconds) == 1;
   if (!answered) {
     // What a dead daemon's notice waits for may wait for that daemon, and keeps its device open meanwhile.
     ::kill(child, SIGKILL);

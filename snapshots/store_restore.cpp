@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <set>
+
 #include "policy/fault.h"
 #include "snapshots/difference.h"
 #include "snapshots/git_store.h"
@@ -22,14 +24,17 @@ Store::ChangeSource unheld(const Store::RestoreHooks& hooks) {
   return changes;
 }
 
-/// Whether there is so much to read that most of it is to be read before anyone has to wait.
+/// Whether there is so much to read that most of it is to be read before anyone has to wait. What is open for
+/// writing is read once more then.
 bool takes_long(const ChangeSet& changes, const std::filesystem::path& workspace) {
   constexpr std::uint64_t kMuch = 32 << 20;
   if (changes.rescan) return true;
+  const std::set<RelPath> open(changes.in_flight.begin(), changes.in_flight.end());
   std::uint64_t bytes = 0;
   for (const Change& change : changes.changes) {
     struct stat status {};
-    if (::lstat((workspace / change.path.text()).c_str(), &status) == 0 && S_ISREG(status.st_mode))
+    if (!open.contains(change.path) && ::lstat((workspace / change.path.text()).c_str(), &status) == 0 &&
+        S_ISREG(status.st_mode))
       bytes += static_cast<std::uint64_t>(status.st_size);
     if (bytes > kMuch) return true;
   }

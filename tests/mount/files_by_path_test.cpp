@@ -14,6 +14,8 @@ namespace okcvm::test {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class FilesByPath : public MountedSession {
  protected:
@@ -81,6 +83,35 @@ TEST_F(FilesByPath, AreRemovedNoFurtherWhenThatIsToEnd) {
   EXPECT_FALSE(files.empty_zone(Zone::kOutputs, [] { return false; }));
   EXPECT_TRUE(there_is(outputs() / "d"));
   value_of(files.remove({}, path("outputs/d"), true));
+}
+
+TEST_F(FilesByPath, SayWhichRuleRefusedThemAlsoBehindALink) {
+  std::filesystem::create_symlink("../skills", outputs() / "link");
+  const auto refused = session().files().make_directories({}, path("outputs/link/new"), 0755);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kReadOnly);
+  EXPECT_THAT(refused.error().message, HasSubstr("this part of the session is read-only"));
+}
+
+/// For the daemon that comes when this one dies in the middle.
+TEST_F(FilesByPath, AreNotedBeforeTheyGo) {
+  write(temp() / "gone", "x");
+  write(outputs() / "gone", "x");
+  auto& files = session().files();
+  const auto config = session().config();
+  const auto noted = config.runtime_dir / (config.id.text() + ".going");
+  std::string seen;
+  const auto look = [&] {
+    if (there_is(noted)) seen = read(noted);
+    return true;
+  };
+  std::filesystem::create_directory(temp() / "last");
+  value_of(files.empty_zone(Zone::kTemp, look));
+  EXPECT_THAT(seen, StartsWith("temp/"));
+  std::filesystem::create_directory(outputs() / "d");
+  write(outputs() / "d/one", "x");
+  value_of(files.remove({}, path("outputs/d"), true, nullptr, look));
+  EXPECT_THAT(seen, HasSubstr("outputs/d/one"));
 }
 
 TEST_F(FilesByPath, MayNeedManyDirectoriesOnTheWay) {

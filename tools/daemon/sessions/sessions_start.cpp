@@ -76,6 +76,9 @@ void remove_meanwhile(std::vector<std::filesystem::path> folders) {
 void Sessions::note_affected(const Session& session, std::string reason) {
   log_error("session {}: {}", session.id().text(), reason);
   const MutexLock lock(mutex_);
+  // At each mount it may be the same again.
+  std::erase_if(affected_,
+                [&](const Affected& known) { return known.id == session.id() && known.reason == reason; });
   affected_.push_back({session.id(), session.owner(), std::move(reason), time_now()});
 }
 
@@ -197,7 +200,8 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
       finish_deletion(*session, was_kept, left);
       continue;
     }
-    const bool was_lost = std::find(lost.begin(), lost.end(), "okcvm-" + session->id().text()) != lost.end();
+    const auto name = mount_point_of(session->id()).filename().string();
+    const bool was_lost = std::find(lost.begin(), lost.end(), name) != lost.end();
     returning.push_back({session, std::move(device), was_lost});
     const MutexLock lock(mutex_);
     sessions_.emplace(session->id().text(), std::move(session));
