@@ -3,13 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <csignal>
 #include <fstream>
 #include <functional>
 #include <future>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "tests/support/watchdog.h"
@@ -106,128 +103,6 @@ TEST_F(DaemonSessions, BelongToWhoMadeThem) {
   struct stat status {};
   ASSERT_EQ(::stat(mount("mine").c_str(), &status), 0);
   EXPECT_EQ(status.st_uid, 1234u);
-}
-
-TEST_F(DaemonSessions, ComeBackAfterARestart) {
-  start();
-  create({{"id", "kept"}, {"labels", {{"a", "b"}}}});
-  create({{"id", "away"}});
-  write(mount("kept") / "outputs/f", "bytes");
-  EXPECT_EQ(ask("POST", "/v1/sessions/away/unmount").json()["state"], "unmounted");
-  EXPECT_EQ(stop(), 0);
-  EXPECT_FALSE(std::filesystem::exists(mount("kept")));
-  start();
-  EXPECT_EQ(read(mount("kept") / "outputs/f"), "bytes");
-  EXPECT_EQ(ask("GET", "/v1/sessions/kept").json()["labels"]["a"], "b");
-  EXPECT_EQ(ask("GET", "/v1/sessions/away").json()["state"], "unmounted");
-  EXPECT_EQ(ask("GET", "/v1/sessions/away/files/").code(), "busy");
-  EXPECT_EQ(ask("GET", "/v1/sessions/away/info").json()["files"], 0);
-  EXPECT_EQ(ask("GET", "/v1/health").json()["status"], "ok");
-}
-
-TEST_F(DaemonSessions, AreMountedAnewAfterACrashWithoutAKeeper) {
-  start();
-  create({{"id", "s1"}});
-  write(mount("s1") / "outputs/f", "bytes");
-  kill_daemon();
-  start();
-  EXPECT_EQ(read(mount("s1") / "outputs/f"), "bytes");
-  const auto health = ask("GET", "/v1/health").json();
-  EXPECT_EQ(health["status"], "degraded");
-  EXPECT_EQ(health["affected"][0]["id"], "s1");
-}
-
-TEST_F(DaemonSessions, OutliveADaemonThatIsKept) {
-  start({"--keeper"});
-  create({{"id", "s1"}});
-  std::ofstream open_file(mount("s1") / "outputs/f");
-  open_file << "one " << std::flush;
-  for (int i = 0; i < 3; ++i) {
-    const pid_t before = serving_pid();
-    kill_daemon();
-    open_file << i << std::flush;
-    EXPECT_EQ(ask("GET", "/v1/sessions/s1").json()["state"], "mounted");
-    EXPECT_NE(serving_pid(), before);
-  }
-  const pid_t before = serving_pid();
-  signal(SIGHUP);
-  open_file << " two";
-  open_file.close();
-  EXPECT_TRUE(open_file);
-  while (serving_pid() == before) ::usleep(1000);
-  EXPECT_EQ(read(mount("s1") / "outputs/f"), "one 012 two");
-  EXPECT_EQ(ask("GET", "/v1/health").json()["affected"].size(), 0u);
-  EXPECT_EQ(stop(), 0);
-  EXPECT_FALSE(std::filesystem::exists(mount("s1")));
-  EXPECT_FALSE(std::filesystem::exists(socket()));
-}
-
-/// Somebody who kills says nothing of the next daemon.
-TEST_F(DaemonSessions, OutliveManyDaemonsThatAreKilledBeforeTheyAreReady) {
-  start({"--keeper"});
-  create({{"id", "s1"}});
-  write(mount("s1") / "outputs/f", "bytes");
-  pid_t last = serving_pid();
-  const auto keeper = std::to_string(keeper_pid());
-  const std::filesystem::path children = "/proc/" + keeper + "/task/" + keeper + "/children";
-  kill_daemon();
-  for (int killed = 0; killed < 12; ++killed) {
-    const auto next = [&] {
-      pid_t child = -1;
-      std::ifstream(children) >> child;
-      return child;
-    };
-    ASSERT_TRUE(comes_true([&] { return next() > 0 && next() != last; })) << killed;
-    last = next();
-    ASSERT_EQ(::kill(last, SIGKILL), 0);
-  }
-  EXPECT_EQ(read(mount("s1") / "outputs/f"), "bytes");
-  EXPECT_EQ(stop(), 0);
-}
-
-TEST_F(DaemonSessions, AreUnmountedByAHangUpOnceTheKeeperIsGone) {
-  start({"--keeper"});
-  create({{"id", "s1"}});
-  const pid_t serving = serving_pid();
-  EXPECT_EQ(ask("GET", "/v1/health").json()["kept_by"], "keeper");
-  signal(SIGKILL);
-  EXPECT_EQ(wait_for_end(), -1);
-  EXPECT_EQ(ask("GET", "/v1/health").json()["kept_by"], "nobody");
-  ASSERT_EQ(::kill(serving, SIGHUP), 0);
-  EXPECT_TRUE(comes_true([&] { return !std::filesystem::exists(mount("s1")); }));
-}
-
-TEST_F(DaemonSessions, OutliveAHangUpOfTheProcessThatServes) {
-  start({"--keeper"});
-  for (int sessions = 0; sessions < 2; ++sessions) {  // also where nothing is mounted
-    const pid_t before = serving_pid();
-    ASSERT_EQ(::kill(before, SIGHUP), 0);
-    EXPECT_TRUE(
-        comes_true([&] { return ask("GET", "/v1/health").status == 200 && serving_pid() != before; }));
-    if (sessions == 0) create({{"id", "s1"}});
-  }
-  write(mount("s1") / "outputs/f", "bytes");
-  EXPECT_EQ(ask("GET", "/v1/health").json()["affected"].size(), 0u);
-  EXPECT_EQ(::kill(serving_pid(), SIGTERM), 0);
-  EXPECT_EQ(wait_for_end(), 0);
-  EXPECT_FALSE(std::filesystem::exists(mount("s1")));
-}
-
-/// Whatever the keeper is told while the next daemon takes over, that one hears once it is done.
-TEST_F(DaemonSessions, AreUnmountedByAStopThatComesRightAfterADeath) {
-  for (const auto& first : {std::vector<int>{}, {SIGHUP}, {SIGHUP, SIGHUP}}) {
-    start({"--keeper"});
-    for (const char* id : {"s1", "s2", "s3"}) create({{"id", id}});
-    const pid_t before = serving_pid();
-    kill_daemon();
-    for (const int number : first) signal(number);
-    // Both before the keeper knows of the death and after.
-    if (first.size() == 1) comes_true([&] { return serving_pid() > 0 && serving_pid() != before; });
-    signal(SIGTERM);
-    EXPECT_EQ(wait_for_end(), 0);
-    for (const char* id : {"s1", "s2", "s3"}) EXPECT_FALSE(std::filesystem::exists(mount(id)));
-    std::filesystem::remove_all(root_ / "state");
-  }
 }
 
 TEST_F(DaemonSessions, AreResetAndRelabelled) {
@@ -469,13 +344,6 @@ TEST_F(DaemonSessions, AreBroughtBackWhenTheirWorkdirBecameALinkIntoThem) {
   EXPECT_THAT(found["workdir_fallback"]["reason"], ::testing::HasSubstr("link"));
 }
 
-TEST_F(DaemonSessions, OfOneStateDirectoryHaveOneDaemon) {
-  start();
-  const auto [status, said] = start_in_vain({"--socket", root_ / "other.sock"});
-  EXPECT_EQ(status, 1);
-  EXPECT_THAT(said, ::testing::HasSubstr("pid " + std::to_string(serving_pid())));
-}
-
 TEST_F(DaemonSessions, AreAllListedHoweverManyTheyAre) {
   constexpr int kMany = 1001;
   const auto state = root_ / "state";
@@ -494,66 +362,6 @@ TEST_F(DaemonSessions, AreAllListedHoweverManyTheyAre) {
   start();
   EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), static_cast<std::size_t>(kMany));
   EXPECT_EQ(ask("GET", "/v1/sessions?limit=7").json()["sessions"].size(), 7u);
-}
-
-TEST_F(DaemonSessions, AreNotServedFromADamagedRegistry) {
-  std::filesystem::create_directories(root_ / "state");
-  std::filesystem::permissions(root_ / "state", std::filesystem::perms(0700));
-  const std::string garbage(10'000, 'g');
-  write(root_ / "state/sessions.db", garbage);
-  for (const auto& options : {std::vector<std::string>(), std::vector<std::string>{"--keeper"}}) {
-    const auto [status, said] = start_in_vain(options);
-    EXPECT_EQ(status, 1);
-    EXPECT_THAT(said, ::testing::HasSubstr("untouched"));
-    EXPECT_EQ(read(root_ / "state/sessions.db"), garbage);
-  }
-}
-
-TEST_F(DaemonSessions, NeedAMountRootAndASafeStateDirectory) {
-  EXPECT_THAT(start_in_vain({"--mount-root", root_ / "none"}).second, ::testing::HasSubstr("mount root"));
-  std::filesystem::create_directory(root_ / "open");
-  std::filesystem::permissions(root_ / "open", std::filesystem::perms(0777));
-  EXPECT_THAT(start_in_vain({"--state-dir", root_ / "open"}).second,
-              ::testing::HasSubstr("written to by others"));
-}
-
-TEST_F(DaemonSessions, AreRememberedFromBeforeTheLastStartThoughTheLogIsDamaged) {
-  start();
-  create({{"id", "s1"}});
-  kill_daemon();
-  start();
-  kill_daemon();
-  auto log = read(root_ / "state/sessions.db-wal");
-  log[100] ^= 1;
-  write(root_ / "state/sessions.db-wal", log);
-  start();
-  EXPECT_EQ(ask("GET", "/v1/sessions/s1").json()["state"], "mounted");
-}
-
-TEST_F(DaemonSessions, StartEmptyWhateverTheRegistryHasForgotten) {
-  start();
-  create({{"id", "files"}});
-  create({{"id", "repository"}});
-  write(mount("files") / "outputs/f", "somebody's");
-  ASSERT_EQ(ask("POST", "/v1/sessions/repository/snapshots", R"({"label":"somebody's"})").status, 201);
-  ASSERT_EQ(stop(), 0);
-  std::filesystem::rename(root_ / "state/sessions.db", root_ / "sessions.db");
-  start();
-  const auto health = ask("GET", "/v1/health").json();
-  EXPECT_EQ(health["status"], "degraded");
-  EXPECT_EQ(health["affected"].size(), 1u) << health;  // that has files
-  for (const std::string id : {"files", "repository"}) {
-    EXPECT_EQ(ask_as(1234, "POST", "/v1/sessions", json{{"id", id}}.dump()).code(), "already_exists") << id;
-    const auto agent = ask_as(1234, "POST", "/v1/sessions", json{{"agent", id}}.dump()).json();
-    EXPECT_NE(agent["id"], id);
-    EXPECT_EQ(agent["agent"], id);
-  }
-  create({{"id", "other"}});
-  EXPECT_EQ(ask("POST", "/v1/sessions/other/fork", R"({"id":"files"})").code(), "already_exists");
-  ASSERT_EQ(stop(), 0);
-  std::filesystem::rename(root_ / "sessions.db", root_ / "state/sessions.db");
-  start();
-  EXPECT_EQ(read(mount("files") / "outputs/f"), "somebody's");
 }
 
 TEST_F(DaemonSessions, TakeLabelsOfABoundedSizeInAll) {

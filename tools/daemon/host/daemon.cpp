@@ -25,7 +25,6 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-constexpr std::chrono::seconds kSaveUsesEvery{60};
 constexpr std::chrono::hours kCleanEvery{24};
 constexpr std::chrono::hours kFirstCleanAfter{
     1};  // where daemons are replaced daily, none lives to its second
@@ -140,7 +139,7 @@ class Running {
         signals_(io_, SIGTERM, SIGINT, SIGHUP),
         teller_(io_),
         watch_(io_),
-        save_(io_),
+        minute_(io_),
         clean_(io_) {
     if (const int teller = ::fcntl(telling_ends, F_DUPFD_CLOEXEC, 0); teller >= 0) teller_.assign(teller);
   }
@@ -152,7 +151,10 @@ class Running {
     if (auto served = server_.serve(std::move(control)); !served) return fail(served.error());
     let_stop_signals_wait(SIG_UNBLOCK);
     if (const auto interval = manager_.watch_interval()) keep_watch(*interval);
-    every(save_, kSaveUsesEvery, [this] { sessions_.save_uses(); });
+    every(minute_, std::chrono::minutes(1), [this] {
+      sessions_.save_uses();
+      sessions_.reopen_stores();
+    });
     if (options_.session_ttl_days > 0)
       every(
           clean_, kCleanEvery, [this] { clean_old(); }, kFirstCleanAfter);
@@ -190,7 +192,7 @@ class Running {
         manager_.end_within(kLongestEnd);  // for the manager it runs still; the work in hand takes its time
       wait_for_signal();
       if (!is_first) return;
-      for (auto* timer : {&watch_, &save_, &clean_}) timer->cancel();
+      for (auto* timer : {&watch_, &minute_, &clean_}) timer->cancel();
       server_.stop(kPatienceAtStop, [this] { io_.stop(); });
     });
   }
@@ -236,7 +238,7 @@ class Running {
   asio::signal_set signals_;
   asio::posix::stream_descriptor teller_;
   asio::steady_timer watch_;
-  asio::steady_timer save_;
+  asio::steady_timer minute_;
   asio::steady_timer clean_;
 };
 

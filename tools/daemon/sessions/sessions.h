@@ -81,6 +81,8 @@ class Sessions final {
   void stop(bool leave_mounts);
   /// Saves who was used since the last call. Who was not lets go of what it keeps in memory.
   void save_uses();
+  /// Tries again what could not be opened.
+  void reopen_stores();
   /// Where nobody knows any more how long ago that was.
   void count_all_as_used();
 
@@ -228,6 +230,7 @@ class Sessions final {
                    std::optional<WorkdirFallback> unbound) EXCLUDES(totals_mutex_);
   void end_mount(Session& session, const fusefs::SessionMount& mount) EXCLUDES(totals_mutex_);
   void open_store(Session& session);
+  void reopen_store(Session& session);
   Result<bool> note_deletion(Session& session);
   Result<bool> remove_noted(Session& session, bool is_noted);
   Result<void> put_away(const Session& session, std::vector<std::filesystem::path>& left);

@@ -69,7 +69,7 @@ Result<fusefs::MountConfig> Sessions::mount_config(const Session& session,
       .root_mode = record.root_mode,
       .created_at = record.created_at,
       .passthrough = config_.passthrough ? fusefs::Passthrough::kAuto : fusefs::Passthrough::kOff,
-      .record_changes = session.store() != nullptr,
+      .record_changes = config_.snapshots,
       .is_as_snapshotted = record.state == SessionState::kMaking,
       .symlink_host_roots = config_.symlink_host_roots,
       .skills = {},
@@ -111,9 +111,16 @@ void Sessions::open_store(Session& session) {
   if (session.store()) return;
   auto store = backends_.open_store(store_config(session.record()));
   if (store) return session.set_store(std::move(*store), {});
-  log_error("session {}: its snapshots cannot be opened: {}", session.id().text(), store.error().message);
-  session.set_store(nullptr, "the session's snapshots cannot be opened (unmount and load it to try again): " +
-                                 store.error().message);
+  auto why = "the session's snapshots cannot be opened (`okcvm load` tries again): " + store.error().message;
+  if (why != session.store_error()) log_error("session {}: {}", session.id().text(), why);
+  session.set_store(nullptr, std::move(why));
+}
+
+/// What failed when the session was mounted. No restore is to be settled then: attach() saw to that.
+void Sessions::reopen_store(Session& session) {
+  if (!config_.snapshots || session.store() || !session.mount()) return;
+  open_store(session);
+  if (session.store()) log_info("session {}: its snapshots can be opened again", session.id().text());
 }
 
 /// The record of changes rests beside it, and knows nothing of that.
@@ -219,8 +226,9 @@ Result<void> Sessions::mount(Session& session) {
     // Its mount may have been taken away from outside; then the rest of it goes first.
     if (auto detached = detach(session, true); !detached) return detached;
     if (auto attached = attach(session); !attached) return attached;
-  } else if (session.record().state == SessionState::kMounted) {
-    return {};
+  } else {
+    reopen_store(session);
+    if (session.record().state == SessionState::kMounted) return {};
   }
   auto record = session.record();
   record.state = SessionState::kMounted;

@@ -253,4 +253,12 @@ void Sessions::save_uses() {
   for (std::size_t i = 0; i < used.size(); ++i) whose[i]->note_saved(used[i].second);
 }
 
+void Sessions::reopen_stores() {
+  if (!config_.snapshots) return;
+  for (const auto& session : all()) {
+    if (session->store() || !session->mount()) continue;
+    if (const auto pass = session->gate().alone()) reopen_store(*session);
+  }
+}
+
 }  // namespace okcvm::daemon
