@@ -2,7 +2,12 @@
 
 // How a request is taken up and answered: the frame of every callback in dispatch.cpp.
 
+#include <fcntl.h>
+
+#include <algorithm>
+#include <chrono>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "fusefs/channel.h"
@@ -11,6 +16,10 @@
 #include "fusefs/replies.h"
 
 namespace okcvm::fusefs {
+
+// A lease that is not given up is taken after 45 s (/proc/sys/fs/lease-break-time).
+inline constexpr std::chrono::milliseconds kFirstLookAtLease{1};
+inline constexpr std::chrono::milliseconds kLongestBetweenLooksAtLease{50};
 
 inline Dispatcher& dispatcher_of(fuse_req_t request) {
   return *static_cast<Dispatcher*>(fuse_req_userdata(request));
@@ -44,6 +53,9 @@ inline Request writer(fuse_req_t request) {
 /// handed over is taken back.
 inline constexpr int kNobodyListens = -ENOENT;
 
+/// Of a request that stays unanswered when the daemon ends: the next one is sent it again.
+inline constexpr int kLeftToNextDaemon = -1;
+
 /// Does what nobody hears the outcome of, as the kernel does not ask or was answered already.
 template <typename Body>
 void do_unheard(Body body) noexcept try {
@@ -69,6 +81,8 @@ void answer(fuse_req_t request, Body body, Reply reply) noexcept {
   do_unheard(&Handout::settle);
   if (result)
     do_unheard([&] { reply(*result); });
+  else if (result.error().errno_value == kLeftToNextDaemon)
+    fuse_reply_none(request);
   else
     fuse_reply_err(request, result.error().errno_value);
 }
@@ -85,6 +99,24 @@ auto gated(fuse_req_t request, Body body) {
   return [request, body = std::move(body)] {
     Gate::Pass pass(dispatcher_of(request).gate);
     return body(dispatcher_of(request).operations);
+  };
+}
+
+/// As the above; but while somebody on the host holds a lease on the file, it waits outside, as open(2) with
+/// these flags does.
+template <typename Body>
+auto gated_after_leases(fuse_req_t request, int flags, Body body) {
+  return [request, flags, act = gated(request, std::move(body))] {
+    auto result = act();
+    auto pause = kFirstLookAtLease;
+    while (!result && result.error().errno_value == EWOULDBLOCK && !(flags & O_NONBLOCK)) {
+      if (dispatcher_of(request).channel.is_stopped()) return decltype(result)(fail_errno(kLeftToNextDaemon));
+      if (fuse_req_interrupted(request)) return decltype(result)(fail_errno(EINTR));
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, kLongestBetweenLooksAtLease);
+      result = act();
+    }
+    return result;
   };
 }
 

@@ -72,6 +72,7 @@ class Channel {
   ssize_t write(std::span<const iovec> parts);
   /// Makes every reader return; the mount stays.
   void stop();
+  bool is_stopped() const { return stopped_; }
 
   static CurrentRequest& current();
   std::chrono::system_clock::time_point last_used() const {

@@ -135,14 +135,14 @@ void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int 
     wanted.modified = (which & FUSE_SET_ATTR_MTIME_NOW) ? now : attributes->st_mtim;
   const auto change = begin_change(request);
   answer(request,
-         gated(request,
-               [=](Operations& fs) {
-                 Request who = asker(request);
-                 who.kill_privileges =
-                     wanted.owner_touched ||
-                     (Channel::current().body<fuse_setattr_in>().valid & protocol::kSetattrKillSuidgid);
-                 return fs.set_attributes(who, node(id), wanted);
-               }),
+         gated_after_leases(request, 0,
+                            [=](Operations& fs) {
+                              Request who = asker(request);
+                              who.kill_privileges =
+                                  wanted.owner_touched || (Channel::current().body<fuse_setattr_in>().valid &
+                                                           protocol::kSetattrKillSuidgid);
+                              return fs.set_attributes(who, node(id), wanted);
+                            }),
          reply_attributes(request));
 }
 
@@ -246,14 +246,14 @@ void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
   if ((wanted->flags & O_ACCMODE) != O_RDONLY || (wanted->flags & O_TRUNC))
     change.emplace(begin_change(request));
   answer(request,
-         gated(request,
-               [=](Operations& fs) {
-                 Request who = asker(request);
-                 who.may_have_run = Channel::current().resent();
-                 who.kill_privileges =
-                     Channel::current().body<fuse_open_in>().open_flags & protocol::kOpenKillSuidgid;
-                 return fs.open(who, node(id), wanted->flags);
-               }),
+         gated_after_leases(request, wanted->flags,
+                            [=](Operations& fs) {
+                              Request who = asker(request);
+                              who.may_have_run = Channel::current().resent();
+                              who.kill_privileges = Channel::current().body<fuse_open_in>().open_flags &
+                                                    protocol::kOpenKillSuidgid;
+                              return fs.open(who, node(id), wanted->flags);
+                            }),
          [&](const Opened& opened) {
            const auto info = file_info_of(opened);
            Channel::current().backing_id = opened.backing_id;

@@ -262,6 +262,7 @@ class Operations {
   /// Of an inode that is gone and that names_went() is still to forget.
   std::optional<struct stat> going_status(NodeId id) const EXCLUDES(going_mutex_);
   Result<void> list_virtual(NodeId id, off_t offset, const ListVisitor& visit);
+  static Result<void> go_to(Listings::Listing& listing, int directory, off_t offset);
 
   /// To be called when an inode was changed by a request that tells the kernel no attributes of it, before
   /// that is answered (KernelKnowledge::changed).
@@ -292,6 +293,9 @@ class Operations {
   /// What unlink and rmdir share; unlinkat(2)'s flags.
   Result<Nameless> remove(const Request& request, NodeId parent, const char* name, int flags,
                           std::string_view operation);
+  /// Whether `name` in `file` (what `file` is open on if empty), which has the number of this node's inode,
+  /// is it.
+  bool is_still(const Node& node, const Directory& directory, int file, const char* name) const;
   /// Whether the kernel judged by what stands at a name now when it let a name go from a directory. In a
   /// sticky one it matters whose that is, and the host may have put another file there: ESTALE has the kernel
   /// look again.
@@ -331,6 +335,9 @@ class Operations {
   /// anywhere while the kernel keeps one text for all of them.
   bool link_allowed(std::string_view text, Zone zone, std::optional<std::size_t> depth);
   Result<void> apply(const Request& request, const Node& node, int file, const SetAttributes& wanted);
+  Result<void> resize(const Node& node, int file, const SetAttributes& wanted);
+  Result<std::optional<mode_t>> mode_to_set(const Request& request, const Node& node, int file,
+                                            const SetAttributes& wanted);
   /// A mode given as an ACL is set; any other ACL is refused with EOPNOTSUPP.
   Result<void> set_acl(const Request& request, const Node& node, std::string_view name,
                        std::span<const char> value);
@@ -348,6 +355,7 @@ class Operations {
                                const struct stat* known, int flags);
   /// The backing inode of a node, also after it lost its last name.
   Result<FileDescriptor> open_inode(const Node& node, int flags);
+  /// EWOULDBLOCK: somebody on the host holds a lease on the file, and was told to give it up.
   Result<FileDescriptor> open_backing(const Node& node, int flags);
   /// The answer to an open that a dead daemon had carried out.
   Opened opened_before(FileId file, NodeId id) const;

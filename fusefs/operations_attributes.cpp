@@ -220,35 +220,42 @@ Result<Entry> Operations::set_attributes(const Request& request, NodeId id, cons
   return entry_of(*node, status);
 }
 
+Result<void> Operations::resize(const Node& node, int file, const SetAttributes& wanted) {
+  // truncate(2) to the same size leaves the times alone, ftruncate(2) does not.
+  auto writable = wanted.size_by_path ? Result<FileDescriptor>() : open_backing(node, O_WRONLY);
+  if (!writable) return fail(writable.error());
+  if (with_faults("backing.truncate", [&] {
+        return wanted.size_by_path ? ::truncate(ProcPath(file).text, *wanted.size)
+                                   : ::ftruncate(writable->get(), *wanted.size);
+      }) != 0)
+    return fail_errno(errno);
+  return {};
+}
+
+/// The mode that was asked for, or the one that is left where privileges go; none if it stays.
+/// Judged by the group that the file has before it is given away (chown_common, linux/fs/open.c).
+Result<std::optional<mode_t>> Operations::mode_to_set(const Request& request, const Node& node, int file,
+                                                      const SetAttributes& wanted) {
+  if (wanted.mode || !request.kill_privileges) return wanted.mode;
+  struct stat status {};
+  if (::fstat(file, &status) != 0) return fail_errno(errno);
+  if (S_ISDIR(status.st_mode) || !(status.st_mode & (S_ISUID | S_ISGID))) return std::nullopt;
+  const mode_t kept = without_privileges(status.st_mode, status.st_gid, request);
+  if (kept == status.st_mode) return std::nullopt;
+  // The kernel asks for the same when a write clears the bits, and for a chown(2) to nobody else that a
+  // stranger may not do.
+  const bool is_strangers = request.uid != 0 && request.uid != status.st_uid;
+  if (wanted.owner_touched && is_strangers && nodes_.open_state(node.id).writers == 0)
+    return fail_errno(EPERM);
+  return kept;
+}
+
 Result<void> Operations::apply(const Request& request, const Node& node, int file,
                                const SetAttributes& wanted) {
-  if (wanted.size) {
-    // truncate(2) to the same size leaves the times alone, ftruncate(2) does not.
-    auto writable = wanted.size_by_path ? Result<FileDescriptor>() : open_backing(node, O_WRONLY);
-    if (!writable) return fail(writable.error());
-    if (with_faults("backing.truncate", [&] {
-          return wanted.size_by_path ? ::truncate(ProcPath(file).text, *wanted.size)
-                                     : ::ftruncate(writable->get(), *wanted.size);
-        }) != 0)
-      return fail_errno(errno);
-  }
-  std::optional<mode_t> mode = wanted.mode;
-  if (!mode && request.kill_privileges) {
-    // Judged by the group that the file has before it is given away (chown_common, linux/fs/open.c).
-    struct stat status {};
-    if (::fstat(file, &status) != 0) return fail_errno(errno);
-    if (!S_ISDIR(status.st_mode) && (status.st_mode & (S_ISUID | S_ISGID))) {
-      const mode_t kept = without_privileges(status.st_mode, status.st_gid, request);
-      if (kept != status.st_mode) {
-        // The kernel asks for the same when a write clears the bits, and for a chown(2) to nobody else that a
-        // stranger may not do.
-        const bool is_strangers = request.uid != 0 && request.uid != status.st_uid;
-        if (wanted.owner_touched && is_strangers && nodes_.open_state(node.id).writers == 0)
-          return fail_errno(EPERM);
-        mode = kept;
-      }
-    }
-  }
+  if (wanted.size)
+    if (auto resized = resize(node, file, wanted); !resized) return resized;
+  const auto mode = mode_to_set(request, node, file, wanted);
+  if (!mode) return fail(mode.error());
   if (wanted.uid || wanted.gid || wanted.owner_touched) {
     const uid_t uid = wanted.uid.value_or(static_cast<uid_t>(-1));
     const gid_t gid = wanted.gid.value_or(static_cast<gid_t>(-1));
@@ -256,8 +263,8 @@ Result<void> Operations::apply(const Request& request, const Node& node, int fil
                     [&] { return ::fchownat(file, "", uid, gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW); }) != 0)
       return fail_errno(errno);
   }
-  if (mode) {
-    const mode_t bits = *mode & 07777;
+  if (*mode) {
+    const mode_t bits = **mode & 07777;
     if (with_faults("backing.chmod", [&] {
           return on_inode(
               file, [=](int fd) { return ::fchmod(fd, bits); },
@@ -265,7 +272,7 @@ Result<void> Operations::apply(const Request& request, const Node& node, int fil
         }) != 0)
       return fail_errno(errno);
     // Bits that a write must clear: the next open must see to that itself, not through the kernel's own path.
-    if (*mode & (S_ISUID | S_ISGID)) backings_.drop_unused(node.id);
+    if (**mode & (S_ISUID | S_ISGID)) backings_.drop_unused(node.id);
   }
   if (wanted.accessed || wanted.modified) {
     const timespec omit{0, UTIME_OMIT};

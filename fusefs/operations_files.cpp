@@ -55,7 +55,8 @@ Result<FileDescriptor> Operations::open_backing(const Node& node, int flags) {
   if (!S_ISREG(node.type)) return fail_errno(EINVAL);
   auto file = open_inode(node, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   // A snapshot that reads the file holds a lease on it for a moment (fcntl(2), F_SETLEASE): wait for that.
-  if (!file && file.error().errno_value == EWOULDBLOCK)
+  // The host may hold one for long.
+  if (!file && file.error().errno_value == EWOULDBLOCK && !rule_of(node.zone).changes_underneath)
     file = open_inode(node, flags | O_NOFOLLOW | O_NOCTTY);
   return file;
 }

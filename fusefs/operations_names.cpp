@@ -321,6 +321,24 @@ void Operations::kernel_lists(NodeId id) {
   if (const auto forgotten = listings_.listed_at(id, status.st_ctim)) kernel_.inode(*forgotten);
 }
 
+/// Opens it if it is not, and has it go on at this offset.
+Result<void> Operations::go_to(Listings::Listing& listing, int directory, off_t offset) {
+  if (!listing.file)
+    listing.file = FileDescriptor(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!listing.file) return fail_errno(errno);
+  if (listing.at == offset) return {};
+  listing.unread.clear();
+  if (::lseek(listing.file.get(), offset, SEEK_SET) < 0) {
+    const int error = errno;
+    struct stat status {};
+    // The host removed it meanwhile: some file systems then refuse the offset before the listing.
+    const bool is_removed = ::fstat(listing.file.get(), &status) == 0 && status.st_nlink == 0;
+    return fail_errno(is_removed ? ENOENT : error);
+  }
+  listing.at = offset;
+  return {};
+}
+
 Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
                               const ListingAppetite& wanted) {
   if (id == kRootNode || id == node_of(Zone::kSkills)) return list_virtual(id, offset, visit);
@@ -329,22 +347,7 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
     return is_zone_directory(id) ? list_virtual(id, offset, visit) : Result<void>();  // removed: empty
   if (!directory) return fail(directory.error());
   auto listing = offset ? listings_.take(id) : listings_.begin(id);
-  if (!listing.file)
-    listing.file =
-        FileDescriptor(::openat((*directory)->file.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!listing.file) return fail_errno(errno);
-  if (listing.at != offset) {
-    listing.unread.clear();
-    if (::lseek(listing.file.get(), offset, SEEK_SET) < 0) {
-      const int error = errno;
-      struct stat status {};
-      // The host removed it meanwhile: some file systems then refuse the offset before the listing.
-      const bool is_removed = ::fstat(listing.file.get(), &status) == 0 && status.st_nlink == 0;
-      return fail_errno(is_removed ? ENOENT : error);
-    }
-    listing.at = offset;
-  }
-
+  if (auto ready = go_to(listing, (*directory)->file.get(), offset); !ready) return ready;
   const VolumeId volume = (*directory)->volume;
   const auto node = nodes_.find(id);
   if (!node) return fail(node.error());

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "fusefs/caller_rights.h"
+#include "fusefs/pending_parts.h"
 #include "policy/trees.h"
 
 namespace okcvm::fusefs {
@@ -45,25 +46,10 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
   if (!root) return fail(root.error());
   Walk walk(operations_);
   walk.entries.push_back(*root);
-  std::vector<std::string> pending;  // components still to come, the next one last
-  const auto queue = [&pending](std::string_view text) {
-    std::vector<std::string> parts;
-    for (std::size_t start = 0; start < text.size();) {
-      const auto end = std::min(text.find('/', start), text.size());
-      if (end > start && text.substr(start, end - start) != ".")
-        parts.emplace_back(text.substr(start, end - start));
-      start = end + 1;
-    }
-    pending.insert(pending.end(), parts.rbegin(), parts.rend());
-  };
-  queue(path.text());
-  std::size_t asked_for = pending.size();  // of what is pending; the rest comes from the text of a link
+  PendingParts pending(path.text());
   int links = 0;
   while (!pending.empty()) {
-    const bool is_asked_for = pending.size() <= asked_for;
-    const std::string part = std::move(pending.back());
-    pending.pop_back();
-    asked_for = std::min(asked_for, pending.size());
+    const auto [part, is_asked_for] = pending.next();
     const Entry& directory = walk.last();
     if (directory.id.value == 0) return not_found(path);
     if (!S_ISDIR(directory.attributes.st_mode))
@@ -96,16 +82,16 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
                   path.text());
     if (++links > kMaxLinks)
       return fail(Error{Code::kInvalidRequest, ELOOP, "too many symbolic links", path.text()});
-    if (text->starts_with('/')) {
+    std::string_view way = *text;
+    if (way.starts_with('/')) {
       const std::string& mount_point = operations_.mount_point();
-      if (!text->starts_with(mount_point))
+      if (!way.starts_with(mount_point))
         return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads to the host",
                     path.text());
       walk.rewind();
-      queue(std::string_view(*text).substr(mount_point.size()));
-    } else {
-      queue(*text);
+      way.remove_prefix(mount_point.size());
     }
+    pending.add(way);
   }
   return walk;
 }

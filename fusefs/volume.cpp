@@ -112,6 +112,12 @@ void Volume::unpin(std::uint64_t inode) {
   if (found != pinned_.end() && --found->second.count == 0) pinned_.erase(found);
 }
 
+bool Volume::leads_to(const Handle& handle, int directory, const char* name) const {
+  if (!uses_handles_) return true;  // the number is taken as long as the inode is pinned
+  const auto now = kernel_handle(directory, name);
+  return now && *now == handle;
+}
+
 Result<FileDescriptor> Volume::open(const Handle& handle, int flags) const {
   if (uses_handles_) return open_handle(root_.get(), handle, flags);
 

@@ -35,6 +35,10 @@ class Volume {
   Result<Handle> pin(int directory, const char* name, std::uint64_t inode) EXCLUDES(mutex_);
   void unpin(std::uint64_t inode) EXCLUDES(mutex_);
 
+  /// Whether `name` in `directory` (what `directory` is open on if empty) is the inode behind a handle, given
+  /// that it has its number: another one may have that by now.
+  bool leads_to(const Handle& handle, int directory, const char* name) const;
+
   /// Opens the inode behind a handle with open(2)'s flags. ESTALE when it is gone.
   Result<FileDescriptor> open(const Handle& handle, int flags) const EXCLUDES(mutex_);
 

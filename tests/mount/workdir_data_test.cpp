@@ -1,11 +1,16 @@
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <csignal>
+#include <future>
 #include <thread>
 
 #include "tests/support/mounted_session.h"
@@ -158,6 +163,79 @@ TEST_F(Workdir, AWriteTakesAwaySetIdBitsThatTheHostGaveMeanwhile) {
   writer.send("write");
   EXPECT_EQ(writer.join(), 0);
   EXPECT_EQ(stat_of(host() / "f").st_mode & 07777, 0777u);
+}
+
+std::atomic<bool> is_lease_wanted;
+
+// Somebody on the host who does not give up a lease has who opens the file wait, and nobody else.
+TEST_F(Workdir, ALeaseOfTheHostHoldsUpWhoOpensTheFileAlone) {
+  write(host() / "f", "bytes");
+  const auto before = ::signal(SIGIO, [](int) { is_lease_wanted = true; });
+  auto leased = open_file(host() / "f", O_RDWR);
+  ASSERT_EQ(::fcntl(leased.get(), F_SETLEASE, F_WRLCK), 0) << ::strerror(errno);
+  auto cut =
+      std::async(std::launch::async, [&] { return ERRNO_OF(::truncate((workdir() / "f").c_str(), 3)); });
+  auto opened = std::async(std::launch::async, [&] { return read(workdir() / "f"); });
+  while (!is_lease_wanted) std::this_thread::yield();
+  { const auto hold = session().driver().hold(); }
+  write(outputs() / "other", "meanwhile");
+  EXPECT_EQ(ERRNO_OF(FileDescriptor(::open((workdir() / "f").c_str(), O_RDONLY | O_NONBLOCK)).get()),
+            EWOULDBLOCK);
+  EXPECT_EQ(opened.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  EXPECT_EQ(cut.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  leased.reset();
+  EXPECT_EQ(cut.get(), 0);
+  EXPECT_THAT(opened.get(), ::testing::AnyOf("bytes", "byt"));
+  EXPECT_EQ(read(host() / "f"), "byt");
+  ::signal(SIGIO, before);
+}
+
+/// On ext4 the number of a removed file is given to the next one.
+class WorkdirOnExt4 : public MountedSession {
+ protected:
+  void SetUp() override {
+    MountedSession::SetUp();
+    if (IsSkipped()) return;
+    const auto made =
+        run_script("truncate -s 16M image && mkfs.ext4 -q image && mkdir disk && mount -o loop image disk",
+                   place_.path());
+    if (made.exit_code != 0) GTEST_SKIP() << "an ext4 cannot be mounted here: " << made.output;
+    start_with(
+        [this](fusefs::MountConfig& config) { config.workdir = open_file(host(), O_RDONLY | O_DIRECTORY); });
+  }
+  void TearDown() override {
+    MountedSession::TearDown();
+    ::umount2(host().c_str(), MNT_DETACH);
+  }
+  std::filesystem::path host() const { return place_ / "disk"; }
+  std::filesystem::path workdir() const { return mount() / "workdir"; }
+
+ private:
+  ScratchDirectory place_{"ext4"};
+};
+
+TEST_F(WorkdirOnExt4, WhatIsKnownOfAFileIsNotTakenForAnotherOneWithItsNumber) {
+  const auto remove = [&] { EXPECT_OK(::unlink((workdir() / "n").c_str())); };
+  const auto replace = [&] {
+    write(workdir() / "over", "over");
+    EXPECT_OK(::rename((workdir() / "over").c_str(), (workdir() / "n").c_str()));
+  };
+  for (const auto& take_name : {std::function<void()>(remove), std::function<void()>(replace)}) {
+    write(host() / "n", "mine");
+    const FileDescriptor known(::open((workdir() / "n").c_str(), O_PATH | O_CLOEXEC));
+    ASSERT_TRUE(known);
+    const auto number = stat_of(host() / "n").st_ino;
+    std::filesystem::remove(host() / "n");
+    write(host() / "n", "of somebody else");
+    ASSERT_EQ(stat_of(host() / "n").st_ino, number);
+    take_name();
+    const std::string path = "/proc/self/fd/" + std::to_string(known.get());
+    EXPECT_EQ(ERRNO_OF(FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)).get()), ESTALE);
+    struct stat status {};
+    if (::fstat(known.get(), &status) == 0) {
+      EXPECT_NE(status.st_size, 16);
+    }
+  }
 }
 
 }  // namespace

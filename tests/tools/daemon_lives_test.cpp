@@ -95,6 +95,17 @@ TEST_F(DaemonLives, OutliveManyDaemonsThatAreKilledBeforeTheyAreReady) {
   EXPECT_EQ(stop(), 0);
 }
 
+TEST_F(DaemonLives, AreServedOnByAKeeperWhoseStarterIgnoresEndsOfChildren) {
+  const auto before = ::signal(SIGCHLD, SIG_IGN);
+  start({"--keeper"});
+  ::signal(SIGCHLD, before);
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/f", "bytes");
+  ASSERT_EQ(::kill(serving_pid(), SIGKILL), 0);
+  EXPECT_EQ(read(mount("s1") / "outputs/f"), "bytes");
+  EXPECT_EQ(stop(), 0);
+}
+
 TEST_F(DaemonLives, AreUnmountedByAHangUpOnceTheKeeperIsGone) {
   start({"--keeper"});
   create({{"id", "s1"}});

@@ -6,6 +6,11 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <array>
+#include <csignal>
+
+#include "policy/file_descriptor.h"
+#include "tests/support/process.h"
 #include "tests/tools/daemon_fixture.h"
 
 namespace okcvm::test {
@@ -219,6 +224,52 @@ TEST_F(DaemonSpace, ThatCannotBeWrittenIsRefused) {
   EXPECT_EQ(status, 1);
   EXPECT_THAT(said, HasSubstr((root_ / "state").string()));
   EXPECT_THAT(said, HasSubstr("Read-only file system"));
+}
+
+/// The state directory is a subvolume of a btrfs, where nothing is written over in place.
+class DaemonQuota : public DaemonFixture {
+ protected:
+  void SetUp() override {
+    if (!have_program("mkfs.btrfs")) GTEST_SKIP() << "there is no mkfs.btrfs (package btrfs-progs)";
+    DaemonFixture::SetUp();
+    if (IsSkipped()) return;
+    const auto made = run_script(
+        "mkdir disk state && truncate -s 300M image && mkfs.btrfs -q image && mount -o loop image disk && "
+        "btrfs -q subvolume create disk/state && btrfs quota enable disk && chmod 0700 disk/state && "
+        "mount --bind disk/state state",
+        root_);
+    if (made.exit_code != 0) GTEST_SKIP() << "a btrfs with quotas cannot be had here: " << made.output;
+  }
+  void TearDown() override {
+    DaemonFixture::TearDown();
+    if (root_.empty()) return;
+    for (const char* place : {"state", "disk"}) ::umount2((root_ / place).c_str(), MNT_DETACH);
+    std::error_code ignored;
+    std::filesystem::remove_all(root_, ignored);
+  }
+  void must(const std::string& script) {
+    const auto done = run_script(script, root_);
+    ASSERT_EQ(done.exit_code, 0) << done.output;
+  }
+};
+
+TEST_F(DaemonQuota, ThatIsUsedUpEndsNoDaemonAndKeepsNoneFromItsSessions) {
+  start({"--keeper"});
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/kept", "bytes");
+  must("btrfs qgroup limit 1M disk/state && sync -f disk/state");
+  const FileDescriptor reader(::open((mount("s1") / "outputs/kept").c_str(), O_RDONLY | O_CLOEXEC));
+  const pid_t serving = serving_pid();
+  for (int i = 0; i < 3; ++i) EXPECT_NE(ask("POST", "/v1/sessions").status, 201);
+  EXPECT_EQ(serving_pid(), serving);
+  ASSERT_EQ(::kill(serving, SIGKILL), 0);
+  std::array<char, 8> bytes{};
+  EXPECT_EQ(::pread(reader.get(), bytes.data(), bytes.size(), 0), 5);
+  EXPECT_EQ(read(mount("s1") / "outputs/kept"), "bytes");
+  EXPECT_EQ(ask("GET", "/v1/health").json()["kept_by"], "keeper");
+  EXPECT_NE(serving_pid(), serving);
+  must("btrfs quota disable disk");
+  EXPECT_EQ(ask("POST", "/v1/sessions").status, 201);
 }
 
 class DaemonState : public DaemonFixture {};

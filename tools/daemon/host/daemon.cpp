@@ -1,6 +1,7 @@
 #include "tools/daemon/host/daemon.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -116,6 +117,12 @@ void let_stop_signals_wait(int how) {
   ::pthread_sigmask(how, &signals, nullptr);
 }
 
+/// What a large snapshot or restore took, the allocator would keep for another one, which may never come.
+void give_back_memory() {
+  constexpr std::size_t kMostKept = 32 << 20;  // bytes
+  if (::mallinfo2().fordblks > kMostKept) ::malloc_trim(0);
+}
+
 /// The running daemon: timers and signals around the server.
 class Running {
  public:
@@ -154,6 +161,7 @@ class Running {
     every(minute_, std::chrono::minutes(1), [this] {
       sessions_.save_uses();
       sessions_.reopen_stores();
+      give_back_memory();
     });
     if (options_.session_ttl_days > 0)
       every(

@@ -219,12 +219,12 @@ Result<StateLock> StateLock::take(const std::filesystem::path& state_dir) {
       return fail(Code::kBusy,
                   "the state directory " + state_dir.string() + " is held by another okcvmd, pid " + pid);
   }
-  // The pid is there to be told. On a full disk there may be no room for it, and programs in live mounts wait
-  // all the same; what room it has is not given up in between, or somebody else takes it.
+  // The pid is there to be told. On a full disk, or at a quota, there may be no room for it, nor for making
+  // the file shorter, and programs in live mounts wait all the same; what room it has is not given up in
+  // between, or somebody else takes it.
   const int size = std::snprintf(text.data(), text.size(), "%d", ::getpid());
   const bool is_written = ::pwrite(file.get(), text.data(), static_cast<std::size_t>(size), 0) == size;
-  if (::ftruncate(file.get(), is_written ? size : 0) != 0)
-    return fail_errno(errno, "cannot write " + path.string());
+  [[maybe_unused]] const int cut = ::ftruncate(file.get(), is_written ? size : 0);
   return StateLock(std::move(file));
 }
 

@@ -1,8 +1,10 @@
 #include "tools/daemon/sessions/database.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 
 #include <cerrno>
@@ -85,6 +87,16 @@ Result<void> make_private_file(const std::filesystem::path& file) {
   return {};
 }
 
+/// Whether what was written can be written over though the file system is full. Elsewhere (btrfs) a store to
+/// the index of the log, which SQLite maps to share it, may end this process (SIGBUS); to itself it keeps
+/// that in memory.
+bool writes_in_place(const std::filesystem::path& file) {
+  struct statfs system {};
+  if (::statfs(file.c_str(), &system) != 0) return false;
+  return system.f_type == EXT4_SUPER_MAGIC || system.f_type == XFS_SUPER_MAGIC ||
+         system.f_type == TMPFS_MAGIC;
+}
+
 Unexpected unusable(const std::filesystem::path& file, const std::string& reason) {
   return fail(Code::kCorrupt, "the registry " + file.string() + " " + reason +
                                   "; it was left untouched: restore a copy or move it away to start empty");
@@ -101,7 +113,7 @@ void Database::Statement::Finalizer::operator()(sqlite3_stmt* statement) const {
 
 Result<Database> Database::open(const std::filesystem::path& file, int newest_version, bool check) {
   if (auto made = make_private_file(file); !made) return fail(made.error());
-  auto database = open_as(file, newest_version, check, false);
+  auto database = open_as(file, newest_version, check, !writes_in_place(file));
   if (database || database.error().code != Code::kNoSpace) return database;
   return open_as(file, newest_version, check, true);
 }
