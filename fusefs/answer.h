@@ -107,14 +107,18 @@ auto gated(fuse_req_t request, Body body) {
 template <typename Body>
 auto gated_after_leases(fuse_req_t request, int flags, Body body) {
   return [request, flags, act = gated(request, std::move(body))] {
+    const auto is_leased = [flags](const auto& result) {
+      return !result && result.error().errno_value == EWOULDBLOCK && !(flags & O_NONBLOCK);
+    };
     auto result = act();
-    auto pause = kFirstLookAtLease;
-    while (!result && result.error().errno_value == EWOULDBLOCK && !(flags & O_NONBLOCK)) {
-      if (dispatcher_of(request).channel.is_stopped()) return decltype(result)(fail_errno(kLeftToNextDaemon));
+    if (!is_leased(result)) return result;
+    Channel& channel = dispatcher_of(request).channel;
+    const Channel::Waiting waiting(channel);
+    for (auto pause = kFirstLookAtLease; is_leased(result); result = act()) {
+      if (channel.is_stopped()) return decltype(result)(fail_errno(kLeftToNextDaemon));
       if (fuse_req_interrupted(request)) return decltype(result)(fail_errno(EINTR));
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, kLongestBetweenLooksAtLease);
-      result = act();
     }
     return result;
   };

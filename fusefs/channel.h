@@ -74,6 +74,22 @@ class Channel {
   void stop();
   bool is_stopped() const { return stopped_; }
 
+  /// A request that waits for somebody on the host takes no thread away from the others.
+  class Waiting final {
+   public:
+    explicit Waiting(Channel& channel) : channel_(channel) {
+      ++channel_.waiting_;
+      channel_.need_thread_();
+    }
+    ~Waiting() { --channel_.waiting_; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Channel& channel_;
+  };
+  int waiting() const { return waiting_; }
+
   static CurrentRequest& current();
   std::chrono::system_clock::time_point last_used() const {
     return std::chrono::system_clock::time_point(
@@ -110,6 +126,7 @@ class Channel {
   std::atomic<bool> replay_;
   std::atomic<bool> replaying_{false};
   std::atomic<bool> stopped_{false};
+  std::atomic<int> waiting_{0};
   std::atomic<std::int64_t> last_used_{0};
 };
 

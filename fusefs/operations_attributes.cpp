@@ -221,8 +221,10 @@ Result<Entry> Operations::set_attributes(const Request& request, NodeId id, cons
 }
 
 Result<void> Operations::resize(const Node& node, int file, const SetAttributes& wanted) {
-  // truncate(2) to the same size leaves the times alone, ftruncate(2) does not.
-  auto writable = wanted.size_by_path ? Result<FileDescriptor>() : open_backing(node, O_WRONLY);
+  // truncate(2) to the same size leaves the times alone, ftruncate(2) does not. It would wait for a lease of
+  // the host's, which nobody gets while the file is open for writing.
+  const bool needs_open = !wanted.size_by_path || rule_of(node.zone).changes_underneath;
+  auto writable = needs_open ? open_backing(node, O_WRONLY) : Result<FileDescriptor>();
   if (!writable) return fail(writable.error());
   if (with_faults("backing.truncate", [&] {
         return wanted.size_by_path ? ::truncate(ProcPath(file).text, *wanted.size)

@@ -241,6 +241,7 @@ Operations::Nameless Operations::name_is_gone(const Directory& directory, const 
     if (node && !is_still(*node, directory, held.get(), "")) {
       nodes_.unlinked(key, directory.id, name, true);  // what is known under the number went before
       directories_.drop(*id);
+      listings_.drop(*id);
       return id;
     }
   }

@@ -70,6 +70,8 @@ Result<FileDescriptor> Operations::open_writable(const Node& node) {
 Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, bool for_writing) {
   if (auto held = backings_.file(node.id, for_writing)) return held;
   auto file = for_writing ? open_writable(node) : open_backing(node, O_RDONLY);
+  if (!file && file.error().errno_value == EWOULDBLOCK)  // read(2) and write(2) cannot say so
+    file = open_inode(node, (for_writing ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NOCTTY);
   if (!file) return fail(file.error());
   auto shared = std::make_shared<FileDescriptor>(std::move(*file));
   // After a take-over an open file has no descriptor here until it is used. Files passed through stay

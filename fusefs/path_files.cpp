@@ -213,6 +213,10 @@ Result<FileDescriptor> PathFiles::open_once(const Caller& caller, const RelPath&
     return fail(Code::kForbidden, "this user may not read the file", path.text());
   opened = entry.id;
   auto file = operations_.open_for_reading(entry.id);
+  if (!file && file.error().errno_value == EWOULDBLOCK)
+    return fail(Error{Code::kBusy, EWOULDBLOCK,
+                      "somebody on the host holds a lease on the file and was told to give it up: try again",
+                      path.text()});
   if (!file) return explained(file.error(), path);
   return file;
 }

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "fusefs/caller_identity.h"
@@ -15,7 +16,7 @@ constexpr std::size_t kStackSize = 512 * 1024;
 
 bool RequestLoop::add_thread() {
   const std::lock_guard lock(mutex_);
-  if (threads_ >= kMaxThreads || ended_) return false;
+  if (threads_ >= kMaxThreads + std::min(channel_.waiting(), kMostWaiting) || ended_) return false;
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);
   ::pthread_attr_setstacksize(&attributes, kStackSize);

@@ -25,6 +25,7 @@ class RequestLoop {
 
  private:
   static constexpr int kMaxThreads = 16;
+  static constexpr int kMostWaiting = 240;  // besides, in requests that wait for somebody else
   static void* run(void* self);
   void serve();
 

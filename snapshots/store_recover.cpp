@@ -4,7 +4,6 @@
 #include <set>
 #include <system_error>
 
-#include "policy/fault.h"
 #include "policy/trees.h"
 #include "snapshots/capture.h"
 #include "snapshots/git_store.h"

@@ -355,8 +355,8 @@ TEST_P(KillSweep, EachCallIsCarriedOutExactlyOnce) {
   EXPECT_GT(deaths, 0);
 }
 
-/// The daemon that takes over dies as well, and so does the next: at one of these points for each of the
-/// first daemon's in turn, at all of them with OKCVM_SWEEP_STRIDE=1.
+/// The daemon that takes over dies as well, and so does the next: at one of these points, another one for
+/// each point of the first daemon, or with OKCVM_SWEEP_STRIDE=1 at all of them.
 TEST_P(KillSweep, AlsoIfTheNextDaemonsDieToo) {
   const auto& call = GetParam();
   const std::array nexts{"1", "2", "4"};

@@ -120,7 +120,10 @@ void let_stop_signals_wait(int how) {
 /// What a large snapshot or restore took, the allocator would keep for another one, which may never come.
 void give_back_memory() {
   constexpr std::size_t kMostKept = 32 << 20;  // bytes
-  if (::mallinfo2().fordblks > kMostKept) ::malloc_trim(0);
+  static std::size_t given_back = 0;           // which still counts as free
+  if (::mallinfo2().fordblks <= given_back + kMostKept) return;
+  ::malloc_trim(0);
+  given_back = ::mallinfo2().fordblks;
 }
 
 /// The running daemon: timers and signals around the server.

@@ -87,8 +87,8 @@ class Keeper {
 bool Keeper::set_up() {
   // The path, not the inode: after an upgrade the new program stands there.
   if (::readlink("/proc/self/exe", program_.data(), program_.size() - 1) <= 0) return false;
-  ::signal(SIGCHLD,
-           SIG_DFL);  // of children whose end is ignored, as who started this may have it, none is told
+  // Whoever started this may have it ignored, and then a process is not told when its children end.
+  ::signal(SIGCHLD, SIG_DFL);
   sigset_t mask;
   sigemptyset(&mask);
   for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&mask, signal);

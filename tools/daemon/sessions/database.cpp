@@ -88,8 +88,8 @@ Result<void> make_private_file(const std::filesystem::path& file) {
 }
 
 /// Whether what was written can be written over though the file system is full. Elsewhere (btrfs) a store to
-/// the index of the log, which SQLite maps to share it, may end this process (SIGBUS); to itself it keeps
-/// that in memory.
+/// the index of the log, which SQLite maps in order to share it, may end this process (SIGBUS). Opened
+/// exclusively, SQLite keeps the index in its own memory.
 bool writes_in_place(const std::filesystem::path& file) {
   struct statfs system {};
   if (::statfs(file.c_str(), &system) != 0) return false;
@@ -113,9 +113,11 @@ void Database::Statement::Finalizer::operator()(sqlite3_stmt* statement) const {
 
 Result<Database> Database::open(const std::filesystem::path& file, int newest_version, bool check) {
   if (auto made = make_private_file(file); !made) return fail(made.error());
-  auto database = open_as(file, newest_version, check, !writes_in_place(file));
-  if (database || database.error().code != Code::kNoSpace) return database;
-  return open_as(file, newest_version, check, true);
+  const bool alone = !writes_in_place(file);
+  auto database = open_as(file, newest_version, check, alone);
+  // Shared, the index may find no room; and an exclusive one is not to be had while somebody reads.
+  if (database || database.error().code != (alone ? Code::kBusy : Code::kNoSpace)) return database;
+  return open_as(file, newest_version, check, !alone);
 }
 
 Result<Database> Database::open_as(const std::filesystem::path& file, int newest_version, bool check,

@@ -56,6 +56,14 @@ Result<SessionGate::Pass> SessionGate::alone() {
   return Pass(*this, true);
 }
 
+Result<SessionGate::Pass> SessionGate::alone_now() {
+  const MutexLock lock(mutex_);
+  if (closed_) return no_such_session();
+  if (is_alone_ || sharing_ > 0 || waiting_alone_ > 0) return in_use();
+  is_alone_ = true;
+  return Pass(*this, true);
+}
+
 Result<SessionGate::Pass> SessionGate::alone_for_end() {
   ++ending_;
   auto pass = alone();

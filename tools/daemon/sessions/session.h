@@ -41,6 +41,8 @@ class SessionGate final {
   };
   Result<Pass> share() EXCLUDES(mutex_);
   Result<Pass> alone() EXCLUDES(mutex_);
+  /// `busy` at once if anybody uses the session.
+  Result<Pass> alone_now() EXCLUDES(mutex_);
   /// The same, for an end of what the session holds: work that takes long sees is_ending() meanwhile and
   /// stops.
   Result<Pass> alone_for_end() EXCLUDES(mutex_);

@@ -116,9 +116,11 @@ void Sessions::open_store(Session& session) {
   session.set_store(nullptr, std::move(why));
 }
 
-/// What failed when the session was mounted. No restore is to be settled then: attach() saw to that.
+/// What failed when the session was mounted. A restore would be settled under the programs in it: attach()
+/// sees to it that none is, unless somebody puts the repository of another time back.
 void Sessions::reopen_store(Session& session) {
   if (!config_.snapshots || session.store() || !session.mount()) return;
+  if (snapshots::is_half_restored(store_config(session.record()))) return;
   open_store(session);
   if (session.store()) log_info("session {}: its snapshots can be opened again", session.id().text());
 }

@@ -257,7 +257,7 @@ void Sessions::reopen_stores() {
   if (!config_.snapshots) return;
   for (const auto& session : all()) {
     if (session->store() || !session->mount()) continue;
-    if (const auto pass = session->gate().alone()) reopen_store(*session);
+    if (const auto pass = session->gate().alone_now()) reopen_store(*session);
   }
 }
 
