@@ -293,9 +293,10 @@ class Operations {
   /// What unlink and rmdir share; unlinkat(2)'s flags.
   Result<Nameless> remove(const Request& request, NodeId parent, const char* name, int flags,
                           std::string_view operation);
-  /// Whether `name` in `file` (what `file` is open on if empty), which has the number of this node's inode,
-  /// is it.
-  bool is_still(const Node& node, const Directory& directory, int file, const char* name) const;
+  /// To be called before an inode is dealt with by its number: where the host changes things, that may be
+  /// known as the number of one that is gone. It is at `name` in `file`, or what `file` is open on if that is
+  /// empty.
+  void part_with_former(const Directory& directory, int file, const char* name, const struct stat& status);
   /// Whether the kernel judged by what stands at a name now when it let a name go from a directory. In a
   /// sticky one it matters whose that is, and the host may have put another file there: ESTALE has the kernel
   /// look again.

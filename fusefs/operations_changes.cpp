@@ -203,15 +203,20 @@ bool Operations::was_judged(const Request& request, const Directory& directory, 
   if (!(parent.st_mode & S_ISVTX) || request.uid == parent.st_uid) return true;
   const auto id = nodes_.id_of({directory.volume, status.st_ino});
   const auto node = id ? nodes_.find(*id) : Result<Node>(fail_errno(ENOENT));
-  return node && node->parent == directory.id && (node->name.empty() || node->name == name) &&
-         is_still(*node, directory, directory.file.get(), name);
+  return node && node->parent == directory.id && (node->name.empty() || node->name == name);
 }
 
-/// Where the host changes things, an inode's number may be another one's by now.
-bool Operations::is_still(const Node& node, const Directory& directory, int file, const char* name) const {
-  if (!rule_of(directory.zone).changes_underneath) return true;
+void Operations::part_with_former(const Directory& directory, int file, const char* name,
+                                  const struct stat& status) {
+  if (!rule_of(directory.zone).changes_underneath) return;
+  const InodeKey key{directory.volume, status.st_ino};
+  const auto id = nodes_.id_of(key);
+  const auto node = id ? nodes_.find(*id) : Result<Node>(fail_errno(ENOENT));
   const auto volume = workspace_.volume(directory.volume);
-  return !volume || volume->leads_to(node.handle, file, name);
+  if (!node || !volume || volume->leads_to(node->handle, file, name)) return;
+  nodes_.unlinked(key, node->parent, node->name, true);
+  directories_.drop(*id);
+  listings_.drop(*id);
 }
 
 void Operations::before_removal(const Directory& directory, const struct stat& status, int held) {
@@ -219,9 +224,7 @@ void Operations::before_removal(const Directory& directory, const struct stat& s
   const auto id = nodes_.id_of({directory.volume, status.st_ino});
   if (!id || !is_last_name(id, status)) return;
   const OpenState state = nodes_.open_state(*id);
-  if (!state.opens || state.backing_id) return;
-  const auto node = nodes_.find(*id);
-  if (node && is_still(*node, directory, held, "")) orphans_.keep(*id, directory.zone, held);
+  if (state.opens && !state.backing_id) orphans_.keep(*id, directory.zone, held);
 }
 
 /// A dead daemon may have left a hidden name to a file that is not removed after all.
@@ -236,15 +239,6 @@ Operations::Nameless Operations::name_is_gone(const Directory& directory, const 
                                               const struct stat& status, FileDescriptor held) {
   const InodeKey key{directory.volume, status.st_ino};
   const auto id = nodes_.id_of(key);
-  if (id && held) {
-    const auto node = nodes_.find(*id);
-    if (node && !is_still(*node, directory, held.get(), "")) {
-      nodes_.unlinked(key, directory.id, name, true);  // what is known under the number went before
-      directories_.drop(*id);
-      listings_.drop(*id);
-      return id;
-    }
-  }
   struct stat now {};
   bool last = is_last_name(id, status);
   if (id && !last && ::fstat(held.get(), &now) == 0) {
@@ -382,6 +376,7 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
     return std::nullopt;
   }
   if (error) return fail_errno(error);
+  part_with_former(**place, held.get(), "", status);
   if (!was_judged(request, **place, name, status)) return fail_errno(ESTALE);
   request.note(status.st_ino);
   record_entry(**place, name);

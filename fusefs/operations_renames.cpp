@@ -61,6 +61,7 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   FileDescriptor replaced = may_replace ? (*place)->hold(name) : FileDescriptor();
   if (may_replace && !replaced && !is_free_to_take(errno)) return fail_errno(errno);
   const bool replaces = replaced && ::fstat(replaced.get(), &target) == 0;
+  if (replaces) part_with_former(**place, replaced.get(), "", target);
   record_entry(**place, name);
   if (replaces) before_removal(**place, target, replaced.get());
   if (with_faults("backing.put", [&] {
@@ -81,6 +82,8 @@ Result<Operations::Renamed> Operations::move(const Request& request, const Direc
   FileDescriptor replaced = to.hold(new_name);
   if (!replaced && !is_free_to_take(errno)) return fail_errno(errno);
   const bool has_target = replaced && ::fstat(replaced.get(), &target) == 0;
+  part_with_former(from, from.file.get(), name, source);
+  if (has_target) part_with_former(to, replaced.get(), "", target);
   if (!was_judged(request, from, name, source) || (has_target && !was_judged(request, to, new_name, target)))
     return fail_errno(ESTALE);
   const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;

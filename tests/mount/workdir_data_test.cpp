@@ -239,5 +239,18 @@ TEST_F(WorkdirOnExt4, WhatIsKnownOfAFileIsNotTakenForAnotherOneWithItsNumber) {
   }
 }
 
+TEST_F(WorkdirOnExt4, WhatIsKnownOfAFileIsNotMovedWithAnotherOneWithItsNumber) {
+  write(host() / "n", "mine");
+  const FileDescriptor known(::open((workdir() / "n").c_str(), O_PATH | O_CLOEXEC));
+  const auto number = stat_of(host() / "n").st_ino;
+  std::filesystem::remove(host() / "n");
+  write(host() / "n", "of somebody else");
+  ASSERT_EQ(stat_of(host() / "n").st_ino, number);
+  EXPECT_OK(::rename((workdir() / "n").c_str(), (workdir() / "m").c_str()));
+  EXPECT_EQ(read(workdir() / "m"), "of somebody else");
+  const std::string path = "/proc/self/fd/" + std::to_string(known.get());
+  EXPECT_EQ(ERRNO_OF(FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)).get()), ESTALE);
+}
+
 }  // namespace
 }  // namespace okcvm::test
