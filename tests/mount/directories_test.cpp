@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/loop_disk.h"
 #include "tests/support/mounted_session.h"
 
 namespace okcvm::test {
@@ -324,22 +325,19 @@ TEST_F(Directories, AListingOfADirectoryThatTheHostRemovedEndsAsNative) {
 class BtrfsDirectories : public Directories {
  protected:
   void SetUp() override {
-    if (!have_program("mkfs.btrfs")) GTEST_SKIP() << "there is no mkfs.btrfs (package btrfs-progs)";
     Directories::SetUp();
     if (IsSkipped()) return;
-    const std::string image = (disk_ / "image").string();
-    const auto made = run_script("truncate -s 256M " + image + " && mkfs.btrfs -q " + image, "/");
-    ASSERT_EQ(made.exit_code, 0) << made.output;
+    std::string why_not;
     start_with([&](fusefs::MountConfig& config) {
       const auto place = config.workspace.parent_path();
-      mounted_ = run_script("mount -o loop " + image + " " + place.string(), "/");
+      why_not = disk_.mount_at(place);
       ::chmod(place.c_str(), 0755);
     });
-    if (mounted_.exit_code != 0) GTEST_SKIP() << "btrfs cannot be mounted: " << mounted_.output;
+    if (!why_not.empty()) GTEST_SKIP() << why_not;
   }
 
-  ScratchDirectory disk_{"btrfs"};
-  CommandResult mounted_;
+ private:
+  LoopDisk disk_{"btrfs", "256M"};
 };
 
 TEST_F(BtrfsDirectories, AProgramThatRenamesWhatItListsComesToAnEnd) {

@@ -3,16 +3,17 @@
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <future>
 #include <thread>
 
+#include "tests/support/loop_disk.h"
 #include "tests/support/mounted_session.h"
 #include "tests/support/process.h"
 
@@ -197,22 +198,24 @@ class WorkdirOnExt4 : public MountedSession {
   void SetUp() override {
     MountedSession::SetUp();
     if (IsSkipped()) return;
-    const auto made =
-        run_script("truncate -s 16M image && mkfs.ext4 -q image && mkdir disk && mount -o loop image disk",
-                   place_.path());
-    if (made.exit_code != 0) GTEST_SKIP() << "an ext4 cannot be mounted here: " << made.output;
+    if (const auto why_not = disk_.mount_at(host()); !why_not.empty()) GTEST_SKIP() << why_not;
     start_with(
         [this](fusefs::MountConfig& config) { config.workdir = open_file(host(), O_RDONLY | O_DIRECTORY); });
   }
-  void TearDown() override {
-    MountedSession::TearDown();
-    ::umount2(host().c_str(), MNT_DETACH);
-  }
-  std::filesystem::path host() const { return place_ / "disk"; }
+  std::filesystem::path host() const { return host_.path(); }
   std::filesystem::path workdir() const { return mount() / "workdir"; }
 
+  /// What stands at the name gives way to a file of root's that has its number.
+  void replace_on_host(const std::filesystem::path& name) {
+    const auto number = stat_of(host() / name).st_ino;
+    std::filesystem::remove(host() / name);
+    write(host() / name, "of somebody else");
+    ASSERT_EQ(stat_of(host() / name).st_ino, number);
+  }
+
  private:
-  ScratchDirectory place_{"ext4"};
+  const ScratchDirectory host_{"workdir"};
+  LoopDisk disk_{"ext4", "16M"};
 };
 
 TEST_F(WorkdirOnExt4, WhatIsKnownOfAFileIsNotTakenForAnotherOneWithItsNumber) {
@@ -225,10 +228,7 @@ TEST_F(WorkdirOnExt4, WhatIsKnownOfAFileIsNotTakenForAnotherOneWithItsNumber) {
     write(host() / "n", "mine");
     const FileDescriptor known(::open((workdir() / "n").c_str(), O_PATH | O_CLOEXEC));
     ASSERT_TRUE(known);
-    const auto number = stat_of(host() / "n").st_ino;
-    std::filesystem::remove(host() / "n");
-    write(host() / "n", "of somebody else");
-    ASSERT_EQ(stat_of(host() / "n").st_ino, number);
+    replace_on_host("n");
     take_name();
     const std::string path = "/proc/self/fd/" + std::to_string(known.get());
     EXPECT_EQ(ERRNO_OF(FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)).get()), ESTALE);
@@ -239,17 +239,20 @@ TEST_F(WorkdirOnExt4, WhatIsKnownOfAFileIsNotTakenForAnotherOneWithItsNumber) {
   }
 }
 
-TEST_F(WorkdirOnExt4, WhatIsKnownOfAFileIsNotMovedWithAnotherOneWithItsNumber) {
-  write(host() / "n", "mine");
-  const FileDescriptor known(::open((workdir() / "n").c_str(), O_PATH | O_CLOEXEC));
-  const auto number = stat_of(host() / "n").st_ino;
-  std::filesystem::remove(host() / "n");
-  write(host() / "n", "of somebody else");
-  ASSERT_EQ(stat_of(host() / "n").st_ino, number);
-  EXPECT_OK(::rename((workdir() / "n").c_str(), (workdir() / "m").c_str()));
-  EXPECT_EQ(read(workdir() / "m"), "of somebody else");
-  const std::string path = "/proc/self/fd/" + std::to_string(known.get());
-  EXPECT_EQ(ERRNO_OF(FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)).get()), ESTALE);
+// The kernel let the name go by what it knew of the owner.
+TEST_F(WorkdirOnExt4, AFileWithTheNumberOfAnotherOneStaysItsOwners) {
+  EXPECT_OK(::chmod(host().c_str(), 01777));
+  const std::array<int (*)(const char*), 2> calls{
+      ::unlink, [](const char* path) { return ::rename(path, (std::string(path) + ".moved").c_str()); }};
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const std::string name = std::to_string(i);
+    write(host() / name, "mine");
+    EXPECT_OK(::chown((host() / name).c_str(), kAlice.uid, kAlice.gid));
+    EXPECT_EQ(stat_of(workdir() / name).st_uid, kAlice.uid);
+    replace_on_host(name);
+    as_user(kAlice, [&] { EXPECT_EQ(ERRNO_OF(calls[i]((workdir() / name).c_str())), EPERM); });
+    EXPECT_EQ(read(host() / name), "of somebody else");
+  }
 }
 
 }  // namespace

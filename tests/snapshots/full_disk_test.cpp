@@ -25,6 +25,15 @@ class FullDiskTest : public SnapshotTest {
     const auto done = run_script(script, small());
     ASSERT_EQ(done.exit_code, 0) << done.output;
   }
+  /// Of a workspace on the small disk.
+  void expect_no_room_for(Store& store, const Snapshot& wanted) {
+    const Manifest before = manifest_of(small() / "w");
+    const auto restored =
+        store.restore(wanted.id.text(), {}, false, {nullptr, everything(), nullptr}, nullptr);
+    ASSERT_FALSE(restored);
+    EXPECT_EQ(restored.error().code, Code::kNoSpace) << restored.error().message;
+    expect_same(before, manifest_of(small() / "w"));
+  }
   static Store::ChangeSource everything() {
     return {[] {
               ChangeSet set;
@@ -46,11 +55,7 @@ TEST_F(FullDiskTest, ARestoreIsRefusedUpFrontAndLeavesTheWorkspace) {
   auto one = (*opened)->take("one", everything(), nullptr);
   ASSERT_TRUE(one);
   in_small("head -c 12M /dev/urandom > w/outputs/a; echo x > w/outputs/b");
-  const Manifest before = manifest_of(small() / "w");
-  auto restored = (*opened)->restore(one->id.text(), {}, false, {nullptr, everything(), nullptr}, nullptr);
-  ASSERT_FALSE(restored);
-  EXPECT_EQ(restored.error().code, Code::kNoSpace);
-  expect_same(before, manifest_of(small() / "w"));
+  expect_no_room_for(**opened, *one);
 }
 
 TEST_F(FullDiskTest, ARestoreThatFillsItHalfWayLeavesTheWorkspace) {
@@ -63,11 +68,7 @@ TEST_F(FullDiskTest, ARestoreThatFillsItHalfWayLeavesTheWorkspace) {
   auto one = (*opened)->take("one", everything(), nullptr);
   ASSERT_TRUE(one);
   in_small("rm -r w/outputs/d w/outputs/zz; echo x > w/outputs/z; head -c 12M /dev/urandom > w/outputs/a");
-  const Manifest before = manifest_of(small() / "w");
-  auto restored = (*opened)->restore(one->id.text(), {}, false, {nullptr, everything(), nullptr}, nullptr);
-  ASSERT_FALSE(restored);
-  EXPECT_EQ(restored.error().code, Code::kNoSpace) << restored.error().message;
-  expect_same(before, manifest_of(small() / "w"));
+  expect_no_room_for(**opened, *one);
   EXPECT_FALSE(there_is(small() / "w/.restore"));
   in_small("rm w/outputs/a");
   auto again = (*opened)->restore(one->id.text(), {}, false, {nullptr, everything(), nullptr}, nullptr);

@@ -10,6 +10,7 @@
 #include <csignal>
 
 #include "policy/file_descriptor.h"
+#include "tests/support/loop_disk.h"
 #include "tests/support/process.h"
 #include "tests/tools/daemon_fixture.h"
 
@@ -230,11 +231,11 @@ TEST_F(DaemonSpace, ThatCannotBeWrittenIsRefused) {
 class DaemonQuota : public DaemonFixture {
  protected:
   void SetUp() override {
-    if (!have_program("mkfs.btrfs")) GTEST_SKIP() << "there is no mkfs.btrfs (package btrfs-progs)";
     DaemonFixture::SetUp();
     if (IsSkipped()) return;
+    for (const char* place : {"state", "disk"}) std::filesystem::create_directory(root_ / place);
+    if (const auto why_not = disk_.mount_at(root_ / "disk"); !why_not.empty()) GTEST_SKIP() << why_not;
     const auto made = run_script(
-        "mkdir disk state && truncate -s 300M image && mkfs.btrfs -q image && mount -o loop image disk && "
         "btrfs -q subvolume create disk/state && btrfs quota enable disk && chmod 0700 disk/state && "
         "mount --bind disk/state state",
         root_);
@@ -251,6 +252,9 @@ class DaemonQuota : public DaemonFixture {
     const auto done = run_script(script, root_);
     ASSERT_EQ(done.exit_code, 0) << done.output;
   }
+
+ private:
+  LoopDisk disk_{"btrfs", "300M"};
 };
 
 TEST_F(DaemonQuota, ThatIsUsedUpEndsNoDaemonAndKeepsNoneFromItsSessions) {

@@ -120,7 +120,10 @@ void Sessions::open_store(Session& session) {
 /// sees to it that none is, unless somebody puts the repository of another time back.
 void Sessions::reopen_store(Session& session) {
   if (!config_.snapshots || session.store() || !session.mount()) return;
-  if (snapshots::is_half_restored(store_config(session.record()))) return;
+  if (snapshots::is_half_restored(store_config(session.record())))
+    return session.set_store(nullptr,
+                             "a restore was broken off in the session's repository: `okcvm unmount` and "
+                             "`okcvm load` settle it");
   open_store(session);
   if (session.store()) log_info("session {}: its snapshots can be opened again", session.id().text());
 }
