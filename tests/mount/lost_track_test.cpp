@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/fs.h>
-#include <sys/ioctl.h>
 
 #include <algorithm>
 
@@ -11,15 +10,6 @@ namespace okcvm::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// As `chattr +i` does.
-bool set_immutable(const fs::path& path, bool immutable) {
-  const auto file = open_file(path, O_RDONLY);
-  int flags = 0;
-  if (::ioctl(file.get(), FS_IOC_GETFLAGS, &flags) != 0) return false;
-  flags = immutable ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
-  return ::ioctl(file.get(), FS_IOC_SETFLAGS, &flags) == 0;
-}
 
 /// A session whose record of changes was lost, as it is after a stop of the host without warning.
 class LostTrack : public MountedSession {
@@ -122,11 +112,11 @@ TEST_F(LostTrack, AnOldRecordThatCannotBeRemovedIsNotBelieved) {
   const auto folder = session().workspace().parent_path().parent_path() / "changes";
   session().unmount();
   ASSERT_TRUE(fs::exists(folder / session().workspace().filename()));
-  if (!set_immutable(folder, true)) GTEST_SKIP() << "directories cannot be made immutable here";
+  if (!set_flag(folder, FS_IMMUTABLE_FL, true)) GTEST_SKIP() << "directories cannot be made immutable here";
   session().remount();
   write(outputs() / "new", "x");
   session().unmount();
-  EXPECT_TRUE(set_immutable(folder, false));
+  EXPECT_TRUE(set_flag(folder, FS_IMMUTABLE_FL, false));
   session().remount();
   const auto changes = cut();
   EXPECT_TRUE(changes.rescan || names(changes, "outputs/new"));

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <linux/fs.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -262,6 +263,20 @@ TEST_F(OpenFiles, OpenFlagsMeanWhatTheyMean) {
     open("dangling", O_CREAT | O_WRONLY);
     log << there_is(here / "missing");
   });
+}
+
+/// Where what is written is passed through, the kernel has an EIO for every reason.
+TEST_F(OpenFiles, AFileThatTheHostLetsNobodyWriteToSaysWhy) {
+  write(outputs() / "file", "x");
+  const auto held = open_file(outputs() / "file", O_RDWR);
+  const auto behind = session().workspace() / "outputs" / "file";
+  if (!set_flag(behind, FS_IMMUTABLE_FL, true)) GTEST_SKIP() << "the file system has no immutable files";
+  for (const int flags : {O_WRONLY, O_RDWR, O_WRONLY | O_APPEND, O_WRONLY | O_TRUNC})
+    EXPECT_ERRNO(EPERM, ::open((outputs() / "file").c_str(), flags | O_CLOEXEC));
+  EXPECT_EQ(read(outputs() / "file"), "x");
+  EXPECT_TRUE(set_flag(behind, FS_IMMUTABLE_FL, false));
+  write(outputs() / "file", "y");
+  EXPECT_EQ(read(held), "y");
 }
 
 TEST_F(OpenFiles, OneFileOpenedManyTimesInEveryMode) {

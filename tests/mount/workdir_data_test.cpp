@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <linux/fs.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -57,15 +56,9 @@ TEST_F(Workdir, WhatIsAppendedComesAfterWhatTheHostAppended) {
   EXPECT_EQ(read(seen), all);
 }
 
-/// chattr(1). False where the file system does not have that.
-bool set_flags(const std::filesystem::path& path, int flags) {
-  const auto file = open_file(path, O_RDONLY);
-  return ::ioctl(file.get(), FS_IOC_SETFLAGS, &flags) == 0;
-}
-
 TEST_F(Workdir, FilesThatTheHostLetsNobodyChangeStayAsTheyAre) {
   for (const char* name : {"log", "fixed"}) write(host() / name, "host\n");
-  if (!set_flags(host() / "log", FS_APPEND_FL) || !set_flags(host() / "fixed", FS_IMMUTABLE_FL))
+  if (!set_flag(host() / "log", FS_APPEND_FL, true) || !set_flag(host() / "fixed", FS_IMMUTABLE_FL, true))
     GTEST_SKIP() << "the file system has no append-only and immutable files";
   const auto reader = open_file(workdir() / "log", O_RDONLY);
   const auto open = [this](const char* name, int flags) {
@@ -83,7 +76,8 @@ TEST_F(Workdir, FilesThatTheHostLetsNobodyChangeStayAsTheyAre) {
   }
   EXPECT_EQ(read(host() / "log"), "host\nmore\n");
   EXPECT_EQ(read(reader), "host\nmore\n");
-  for (const char* name : {"log", "fixed"}) EXPECT_TRUE(set_flags(host() / name, 0));
+  EXPECT_TRUE(set_flag(host() / "log", FS_APPEND_FL, false));
+  EXPECT_TRUE(set_flag(host() / "fixed", FS_IMMUTABLE_FL, false));
   EXPECT_EQ(open("fixed", O_RDWR), 0);
 }
 

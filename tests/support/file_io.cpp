@@ -2,6 +2,8 @@
 
 #include <dirent.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -106,6 +108,14 @@ std::string link_text(const std::filesystem::path& path) {
   if (size >= 0) return {text.data(), static_cast<std::size_t>(size)};
   report("readlink", path);
   return {};
+}
+
+bool set_flag(const std::filesystem::path& path, int flag, bool on) {
+  const auto file = open_file(path, O_RDONLY);
+  int flags = 0;
+  if (::ioctl(file.get(), FS_IOC_GETFLAGS, &flags) != 0) return false;
+  flags = on ? flags | flag : flags & ~flag;
+  return ::ioctl(file.get(), FS_IOC_SETFLAGS, &flags) == 0;
 }
 
 std::string pattern(std::size_t size, unsigned int seed) {
