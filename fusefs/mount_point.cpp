@@ -13,14 +13,10 @@
 
 #include "fusefs/stale_mounts.h"
 #include "policy/fault.h"
+#include "policy/proc_path.h"
 
 namespace okcvm::fusefs {
 namespace {
-
-/// A name that leads to an open directory and nowhere else.
-std::string text_of(const FileDescriptor& directory) {
-  return "/proc/self/fd/" + std::to_string(directory.get());
-}
 
 bool directory_is_empty(const std::filesystem::path& directory) {
   std::error_code error;
@@ -44,7 +40,7 @@ Result<FileDescriptor> prepare_mount_point(const std::filesystem::path& path) {
   if (!is_made && is_mount_point(path))
     return fail(Code::kBusy, "something is mounted on the mount point already");
   FileDescriptor place(::open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!place || (!is_made && !directory_is_empty(text_of(place))))
+  if (!place || (!is_made && !directory_is_empty(ProcPath(place.get()).c_str())))
     return fail(Code::kBusy, "the mount point is not an empty directory");
   return place;
 }
@@ -89,8 +85,8 @@ Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point) {
   if (!place) return fail(place.error());
   const std::string options = "fd=" + std::to_string(device.get()) +
                               ",rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other";
-  if (::mount("okcvm", text_of(*place).c_str(), kFileSystemType, MS_NOSUID | MS_NODEV, options.c_str()) !=
-      0) {
+  if (::mount("okcvm", ProcPath(place->get()).c_str(), kFileSystemType, MS_NOSUID | MS_NODEV,
+              options.c_str()) != 0) {
     const int error = errno;
     ::rmdir(mount_point.c_str());
     return fail_errno(error, "cannot mount (root with CAP_SYS_ADMIN is needed)");

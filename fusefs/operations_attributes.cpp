@@ -11,28 +11,22 @@
 
 #include <array>
 #include <climits>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 
 #include "fusefs/operations.h"
 #include "policy/fault.h"
+#include "policy/proc_path.h"
 
 namespace okcvm::fusefs {
 namespace {
-
-/// The path by which calls that know no descriptors reach exactly the inode that `fd` is open on.
-struct ProcPath {
-  explicit ProcPath(int fd) { std::snprintf(text, sizeof text, "/proc/self/fd/%d", fd); }
-  char text[32];
-};
 
 /// Makes a call on an inode: `direct` by a descriptor of it, `by_path` where that is O_PATH and the call does
 /// not take such. Both answer a negative number with errno set on failure.
 template <typename Direct, typename ByPath>
 auto on_inode(int file, const Direct& direct, const ByPath& by_path) {
   const auto result = direct(file);
-  return result < 0 && errno == EBADF ? by_path(ProcPath(file).text) : result;
+  return result < 0 && errno == EBADF ? by_path(ProcPath(file).c_str()) : result;
 }
 
 /// Whether all names of an inode's attributes still fit into one list (xattr(7)) with this one: of an inode
@@ -122,7 +116,7 @@ Result<FileDescriptor> Operations::open_inode(const Node& node, int flags) {
   FileDescriptor held = removed_.again(node.id);
   if (!held) return workspace_.open(node, flags);  // removed before this daemon took over
   if (flags & O_PATH) return held;
-  FileDescriptor file(::open(ProcPath(held.get()).text, (flags & ~O_NOFOLLOW) | O_CLOEXEC));
+  FileDescriptor file(::open(ProcPath(held.get()).c_str(), (flags & ~O_NOFOLLOW) | O_CLOEXEC));
   if (!file) return fail_errno(errno);
   return file;
 }
@@ -227,7 +221,7 @@ Result<void> Operations::resize(const Node& node, int file, const SetAttributes&
   auto writable = needs_open ? open_backing(node, O_WRONLY) : Result<FileDescriptor>();
   if (!writable) return fail(writable.error());
   if (with_faults("backing.truncate", [&] {
-        return wanted.size_by_path ? ::truncate(ProcPath(file).text, *wanted.size)
+        return wanted.size_by_path ? ::truncate(ProcPath(file).c_str(), *wanted.size)
                                    : ::ftruncate(writable->get(), *wanted.size);
       }) != 0)
     return fail_errno(errno);

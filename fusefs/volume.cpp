@@ -5,8 +5,9 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
+
+#include "policy/proc_path.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -50,9 +51,7 @@ Result<FileDescriptor> open_handle(int root, const Handle& handle, int flags) {
 
 /// Another descriptor of the same file, opened anew; negative with errno set on failure.
 int reopen(int file, int flags) {
-  char path[32];
-  std::snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-  return ::open(path, (flags & ~O_NOFOLLOW) | O_CLOEXEC);
+  return ::open(ProcPath(file).c_str(), (flags & ~O_NOFOLLOW) | O_CLOEXEC);
 }
 
 }  // namespace

@@ -5,13 +5,11 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
-#include <array>
-#include <climits>
-#include <cstdio>
 #include <set>
 
 #include "fusefs/caller_identity.h"
 #include "policy/fault.h"
+#include "policy/proc_path.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -26,16 +24,6 @@ Result<FileDescriptor> open_beneath(int directory, const std::string& path, int 
   FileDescriptor file(static_cast<int>(::syscall(SYS_openat2, directory, path.c_str(), &how, sizeof how)));
   if (!file) return fail_errno(errno);
   return file;
-}
-
-Result<std::string> kernel_path(int fd) {
-  char link[32];
-  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  std::array<char, PATH_MAX> text;
-  const ssize_t size = ::readlink(link, text.data(), text.size());
-  if (size < 0) return fail_errno(errno);
-  if (static_cast<std::size_t>(size) == text.size()) return fail_errno(ENAMETOOLONG);
-  return std::string(text.data(), static_cast<std::size_t>(size));
 }
 
 constexpr VolumeId kLastVolume =

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "policy/file_descriptor.h"
+#include "policy/proc_path.h"
 
 namespace okcvm::cli {
 
@@ -147,7 +148,7 @@ Outcome<FileDescriptor> connect_to(const std::string& path) {
     const std::filesystem::path whole(path);
     folder = FileDescriptor(::open(whole.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (!folder) return cannot_connect(errno, path);
-    name = "/proc/self/fd/" + std::to_string(folder.get()) + "/" + whole.filename().string();
+    name = std::string(ProcPath(folder.get()).c_str()) + "/" + whole.filename().string();
     if (name.size() >= sizeof address.sun_path) return cannot_connect(ENAMETOOLONG, path);
   }
   std::memcpy(address.sun_path, name.data(), name.size());

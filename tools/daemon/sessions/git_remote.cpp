@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "policy/git_config.h"
+#include "policy/proc_path.h"
 #include "tools/daemon/sessions/directory_steps.h"
 #include "tools/daemon/sessions/owner_files.h"
 
@@ -24,8 +25,7 @@ Result<std::string> text_at(const FileDescriptor& directory, const std::string& 
   if (::fstat(found->get(), &status) != 0) return fail_errno(errno);
   if (!S_ISREG(status.st_mode) || status.st_size > kMostText)
     return fail(Code::kInvalidRequest, "the repository's " + name + " is no file of at most 1 MiB");
-  const auto link = "/proc/self/fd/" + std::to_string(found->get());
-  const FileDescriptor file(::open(link.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const FileDescriptor file(::open(ProcPath(found->get()).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!file) return fail_errno(errno);
   std::string text(static_cast<std::size_t>(status.st_size), '\0');
   std::size_t size = 0;

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "policy/proc_path.h"
+
 namespace okcvm::daemon {
 namespace {
 
@@ -65,12 +67,12 @@ FileDescriptor SkillRegistry::open_skill(const std::filesystem::path& path) cons
   if (skill || (errno != ENOTDIR && errno != ELOOP)) return skill;
   skill = FileDescriptor(::open(path.c_str(), kFlags));
   if (!skill) return skill;
-  std::error_code error;
-  const auto place = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(skill.get()), error);
-  const bool is_inside = !error && std::any_of(folders_.begin(), folders_.end(), [&](const auto& folder) {
-    const auto real = std::filesystem::canonical(folder, error);
-    return !error && is_shown_in(place, real);
-  });
+  const auto place = kernel_path(skill.get());
+  const bool is_inside = place && std::any_of(folders_.begin(), folders_.end(), [&](const auto& folder) {
+                           std::error_code error;
+                           const auto real = std::filesystem::canonical(folder, error);
+                           return !error && is_shown_in(*place, real);
+                         });
   return is_inside ? std::move(skill) : FileDescriptor();
 }
 

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 
+#include "policy/proc_path.h"
 #include "policy/workdir_rule.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/sessions/owner_files.h"
@@ -17,12 +17,10 @@ namespace okcvm::daemon {
 namespace {
 
 Result<std::string> real_path_of(const FileDescriptor& directory) {
-  std::array<char, 4096> text{};
-  const auto link = "/proc/self/fd/" + std::to_string(directory.get());
-  const auto size = ::readlink(link.c_str(), text.data(), text.size());
-  if (size <= 0 || static_cast<std::size_t>(size) == text.size() || text.front() != '/')
+  auto path = kernel_path(directory.get());
+  if (!path || !path->starts_with('/'))
     return fail(Code::kInvalidRequest, "the workdir's real path cannot be found");
-  return std::string(text.data(), static_cast<std::size_t>(size));
+  return path;
 }
 
 std::string made_real(const std::filesystem::path& path) {
