@@ -82,9 +82,11 @@ Result<Answer> GitStore::locked(Result<Answer> (GitStore::*work)(Parameters...),
     }
     FileDescriptor held;
     if (repository_) {
-      auto file = lock_repository();
-      if (!file) return fail(file.error());
-      held = std::move(*file);
+      if (!only_looks_) {
+        auto file = lock_repository();
+        if (!file) return fail(file.error());
+        held = std::move(*file);
+      }
       if (auto noticed = notice_others(); !noticed) return fail(noticed.error());
       if (gives_up_)
         if (auto put_aside = give_up_restore(); !put_aside) return fail(put_aside.error());
@@ -96,29 +98,46 @@ Result<Answer> GitStore::locked(Result<Answer> (GitStore::*work)(Parameters...),
   }
 }
 
+/// Runs one public call that only reads what snapshots hold. While another one is at work, maybe for long, a
+/// store of its own looks at the repository beside it: refs move in one step, and no object of a snapshot
+/// ever changes. It may go to another pack, though, and not be found just then.
+template <typename Answer, typename... Parameters, typename... Arguments>
+Result<Answer> GitStore::looked(Result<Answer> (GitStore::*work)(Parameters...),
+                                const Arguments&... arguments) {
+  if (mutex_.try_lock()) {
+    mutex_.unlock();
+    return locked(work, arguments...);
+  }
+  GitStore beside(config_);
+  beside.only_looks_ = true;
+  auto answer = beside.locked(work, arguments...);
+  return answer || answer.error().code != Code::kCorrupt ? answer : locked(work, arguments...);
+}
+
 Result<Snapshot> GitStore::take(const std::string& label, const ChangeSource& changes,
                                 const Progress& progress) {
   return locked(&GitStore::take_locked, label, changes, progress);
 }
 
 Result<std::vector<Snapshot>> GitStore::list(std::size_t limit, const std::string& after) {
-  return locked(&GitStore::list_locked, limit, after);
+  return looked(&GitStore::list_locked, limit, after);
 }
 
 Result<Snapshot> GitStore::find(const std::string& snapshot) {
-  return locked(&GitStore::find_locked, snapshot);
+  return looked(&GitStore::find_locked, snapshot);
 }
 
 Result<std::vector<Difference>> GitStore::show(const std::string& snapshot,
                                                const std::optional<Caller>& reader) {
-  return locked(&GitStore::show_locked, snapshot, reader);
+  return looked(&GitStore::show_locked, snapshot, reader);
 }
 
 Result<std::vector<Difference>> GitStore::diff(const std::string& from, const std::optional<std::string>& to,
                                                const ChangeSource& changes,
                                                const std::optional<Caller>& reader,
                                                const Progress& progress) {
-  return locked(&GitStore::diff_locked, from, to, changes, reader, progress);
+  return to ? looked(&GitStore::diff_locked, from, to, changes, reader, progress)
+            : locked(&GitStore::diff_locked, from, to, changes, reader, progress);
 }
 
 Result<RestoreResult> GitStore::restore(const std::string& snapshot, const std::vector<RelPath>& paths,
@@ -184,7 +203,7 @@ Result<const std::vector<Oid>*> GitStore::history() {
     if (!parent) return fail(parent.error());
     next = *parent;
   }
-  if (is_whole && !found.empty() && !has_in_order(ledger.all(), found)) ledger.write(found);
+  if (is_whole && !only_looks_ && !found.empty() && !has_in_order(ledger.all(), found)) ledger.write(found);
   history_ = std::move(found);
   return &*history_;
 }

@@ -21,7 +21,7 @@
 namespace okcvm::snapshots {
 
 /// The store on a git repository. One call at a time (mutex_), also between processes (a lock file that the
-/// kernel drops with its holder).
+/// kernel drops with its holder), but for those that only look at what snapshots hold.
 class GitStore final : public Store {
  public:
   explicit GitStore(StoreConfig config) : config_(std::move(config)) {}
@@ -71,6 +71,9 @@ class GitStore final : public Store {
   // git_store.cpp
   template <typename Answer, typename... Parameters, typename... Arguments>
   Result<Answer> locked(Result<Answer> (GitStore::*work)(Parameters...), Arguments&&... arguments)
+      EXCLUDES(mutex_);
+  template <typename Answer, typename... Parameters, typename... Arguments>
+  Result<Answer> looked(Result<Answer> (GitStore::*work)(Parameters...), const Arguments&... arguments)
       EXCLUDES(mutex_);
   Result<FileDescriptor> lock_repository() REQUIRES(mutex_);
   Result<void> notice_others() REQUIRES(mutex_);
@@ -147,6 +150,7 @@ class GitStore final : public Store {
 
   const StoreConfig config_;
   std::vector<RelPath> recovered_;  // set by recover(), constant afterwards
+  bool only_looks_ = false;  // beside another store that is at work: without the lock file, writes nothing
 
   Mutex mutex_;
   std::unique_ptr<Repository> repository_ GUARDED_BY(mutex_);  // null until the first snapshot

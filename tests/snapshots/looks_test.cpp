@@ -1,0 +1,139 @@
+// Who only looks at what snapshots hold does not wait for those who are at work.
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "tests/snapshots/fixture.h"
+
+namespace okcvm::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class LooksTest : public SnapshotTest {
+ protected:
+  /// Newest first.
+  std::vector<std::string> ids() {
+    const auto rows = store().list(0);
+    if (!rows) ADD_FAILURE() << rows.error().message;
+    std::vector<std::string> ids;
+    for (const auto& row : rows.value_or(std::vector<snapshots::Snapshot>())) {
+      EXPECT_FALSE(row.damaged) << row.id.text();
+      ids.push_back(row.id.text());
+    }
+    return ids;
+  }
+
+  void two_states() {
+    make_zones();
+    shell("cd outputs; echo same > a; echo one > b");
+    one_ = snapshot("one").id.text();
+    shell("cd outputs; echo two > b");
+    two_ = snapshot("two").id.text();
+  }
+
+  /// Everything that can be asked of two_states().
+  void look() {
+    ++looks_;
+    EXPECT_THAT(ids(), ElementsAre(two_, one_));
+    const auto found = store().find(one_.substr(0, 12));
+    ASSERT_TRUE(found) << found.error().message;
+    EXPECT_EQ(found->label, "one");
+    const auto expect_b = [](const Result<std::vector<snapshots::Difference>>& rows) {
+      ASSERT_TRUE(rows) << rows.error().message;
+      ASSERT_THAT(*rows, SizeIs(1));
+      EXPECT_EQ(rows->front().path.text(), "outputs/b");
+      EXPECT_THAT(rows->front().unified, HasSubstr("-one\n+two\n"));
+    };
+    expect_b(store().show(two_, Caller{}));
+    expect_b(store().diff(one_, two_, {}, Caller{}, nullptr));
+    EXPECT_EQ(store().find("0123456").error().code, Code::kUnknownSnapshot);
+  }
+
+  std::string one_, two_;
+  int looks_ = 0;
+};
+
+TEST_F(LooksTest, SeeNothingWhileTheFirstOneIsTaken) {
+  make_zones();
+  shell("echo x > outputs/a");
+  auto source = record_.source();
+  source.cut = [&, cut = source.cut] {
+    ++looks_;
+    EXPECT_THAT(ids(), IsEmpty());
+    return cut();
+  };
+  EXPECT_TRUE(store().take("first", source, nullptr));
+  EXPECT_GT(looks_, 0);
+  EXPECT_THAT(ids(), SizeIs(1));
+}
+
+TEST_F(LooksTest, DoNotWaitForASnapshot) {
+  two_states();
+  shell("cd outputs; mkdir d; for i in $(seq 50); do echo $i > d/$i; done");
+  auto source = record_.source();
+  source.cut = [&, cut = source.cut] {
+    look();
+    return cut();
+  };
+  const auto at_work = [&](std::string_view, std::uint64_t, std::uint64_t) {
+    look();
+    return true;
+  };
+  EXPECT_TRUE(store().take("three", source, at_work));
+  EXPECT_GT(looks_, 1);
+  EXPECT_THAT(ids(), SizeIs(3));
+}
+
+TEST_F(LooksTest, DoNotWaitForARestoreOrAVerification) {
+  two_states();
+  auto hooks = this->hooks();
+  hooks.hold = [&]() -> std::shared_ptr<void> {
+    look();
+    return nullptr;
+  };
+  hooks.invalidate = [&](const std::vector<RelPath>&) { look(); };
+  EXPECT_TRUE(store().restore(one_, {}, false, hooks, nullptr));
+  EXPECT_EQ(looks_, 2);
+  EXPECT_TRUE(store().verify("", record_.source(), [&](std::string_view, std::uint64_t, std::uint64_t) {
+    look();
+    return true;
+  }));
+  EXPECT_GT(looks_, 2);
+}
+
+/// Packs come and go meanwhile.
+TEST_F(LooksTest, SeeWholeHistoriesWhileManyAreTaken) {
+  constexpr std::size_t kMany = 80;
+  make_zones();
+  std::atomic<bool> done = false;
+  static_cast<void>(store());
+  std::thread worker([&] {
+    for (std::size_t i = 0; i < kMany; ++i) {
+      write(in("outputs/a"), std::to_string(i));
+      record_.note(ChangeKind::kContent, "outputs/a");
+      snapshot(std::to_string(i));
+    }
+    done = true;
+  });
+  std::vector<std::string> before;
+  while (!done) {
+    auto now = ids();
+    EXPECT_TRUE(now.size() >= before.size() && std::equal(before.rbegin(), before.rend(), now.rbegin()));
+    if (now.size() > 1) {
+      const auto shown = store().show(now.front(), Caller{});
+      EXPECT_TRUE(shown) << shown.error().message;
+    }
+    before = std::move(now);
+  }
+  worker.join();
+  EXPECT_THAT(ids(), SizeIs(kMany));
+  expect_sound_repository();
+}
+
+}  // namespace
+}  // namespace okcvm::test
