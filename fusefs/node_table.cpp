@@ -95,6 +95,8 @@ NodeTable::NodeTable(NodeTable&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
       index_(std::move(other.index_)),
       free_(std::move(other.free_)),
       writing_(std::move(other.writing_)),
+      former_(std::move(other.former_)),
+      children_(std::move(other.children_)),
       kernel_(std::move(other.kernel_)),
       next_slot_(other.next_slot_),
       trust_(other.trust_),
@@ -135,8 +137,11 @@ Node NodeTable::copy_of(const NodeRecord& row) const {
 void NodeTable::rebuild() {
   free_.clear();
   writing_.clear();
+  former_.clear();
+  children_.clear();
   live_ = 0;
   index_.clear();
+  for (const auto& rule : kZoneRules) note_parent(record(node_of(rule.zone).slot()));
   for (std::uint32_t slot = kFirstFreeSlot; slot < next_slot_; ++slot) {
     NodeRecord& row = record(slot);
     if (row.id.load() == 0) {
@@ -145,7 +150,11 @@ void NodeTable::rebuild() {
     }
     ++live_;
     if (row.writers) writing_.insert(slot);
-    if (!row.dead) index_.insert(slot, key_of());
+    if (row.dead)
+      former_.insert(slot);
+    else
+      index_.insert(slot, key_of());
+    note_parent(row);
   }
 }
 
@@ -156,8 +165,15 @@ Result<Node> NodeTable::find(NodeId id) const {
   return copy_of(*row);
 }
 
+void NodeTable::note_parent(const NodeRecord& row) {
+  const auto slot = static_cast<std::uint32_t>(&row - &record(0));
+  const auto parent = NodeId{row.parent}.slot();
+  if (slot != parent && parent < next_slot_) children_.put(slot, parent);
+}
+
 void NodeTable::place(NodeRecord& row, NodeId parent, std::string_view name) {
   row.parent = parent.value;
+  note_parent(row);
   row.name_size = 0;
   if (name.size() > row.name.size()) return;
   std::memcpy(row.name.data(), name.data(), name.size());
@@ -192,6 +208,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
       return Referenced{refer_to(row), false};
     }
     index_.erase(*slot, key_of());
+    former_.insert(*slot);
     row.dead = true;
   }
   auto slot = take_slot();
@@ -235,6 +252,8 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   fault_point("nodes.forgotten");
   row->backing_id = 0;
   writing_.erase(id.slot());
+  former_.erase(id.slot());
+  children_.take(id.slot());
   kernel_.forget(id);
   free_.push_back(id.slot());
   --live_;
@@ -258,8 +277,7 @@ void NodeTable::moved(const InodeKey& key, NodeId parent, Zone zone, std::string
   row.zone = zone;
   if (row.type != S_IFDIR >> 12) return;
   // Zones of one group only differ in name, but what is below must know where it is for reset and snapshots.
-  for (const NodeId id : all_ids())
-    if (NodeRecord* below = live_record(id); below && is_below(id, NodeId{row.id.load()})) below->zone = zone;
+  visit_below(NodeId{row.id.load()}, [zone](NodeRecord& below) { below.zone = zone; });
 }
 
 void NodeTable::unlinked(const InodeKey& key, NodeId parent, std::string_view name, bool last) {
@@ -300,6 +318,7 @@ void NodeTable::named(NodeId id, NodeId parent, Zone zone, std::string_view name
   row->zone = zone;
   fault_point("nodes.named");
   row->dead = false;
+  former_.erase(id.slot());
   index_.insert(id.slot(), key_of());
 }
 

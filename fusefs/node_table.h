@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <unordered_set>
 #include <vector>
 
+#include "fusefs/child_lists.h"
 #include "fusefs/kernel_knowledge.h"
 #include "fusefs/shared_region.h"
 #include "fusefs/slot_index.h"
@@ -93,9 +95,15 @@ class NodeTable {
   /// Inodes may have been replaced behind our back: verify every node by its handle before it is trusted
   /// again.
   void distrust_all() EXCLUDES(mutex_);
-  /// Every known node below `ancestor` for which `filter(node)` holds.
+  /// Every known node in `directory`, and every one below `ancestor`, for which `filter(node)` holds.
   template <typename Filter>
-  std::vector<Node> descendants(NodeId ancestor, Filter&& filter) const EXCLUDES(mutex_);
+  std::vector<Node> children(NodeId directory, const Filter& filter) const EXCLUDES(mutex_);
+  template <typename Filter>
+  std::vector<Node> descendants(NodeId ancestor, const Filter& filter) const EXCLUDES(mutex_);
+  /// The symbolic links below a directory, and it itself if it is one.
+  std::vector<NodeId> links_from(NodeId top) const EXCLUDES(mutex_);
+  /// The node of this inode, and those by which the kernel may still know it where the host took it away.
+  std::vector<NodeId> all_of(const InodeKey& key) const EXCLUDES(mutex_);
 
   // -- Open files; `flags` are open(2)'s
   // ------------------------------------------------------------------------------------------
@@ -168,6 +176,11 @@ class NodeTable {
   static NodeId refer_to(NodeRecord& record);
   std::vector<NodeId> all_ids() const REQUIRES(mutex_);
   bool is_below(NodeId id, NodeId ancestor) const REQUIRES(mutex_);
+  using Visit = std::function<void(NodeRecord&)>;
+  void visit_children(NodeId parent, const Visit& visit) const REQUIRES(mutex_);
+  /// The fixed nodes are among them.
+  void visit_below(NodeId ancestor, const Visit& visit) const REQUIRES(mutex_);
+  void note_parent(const NodeRecord& record) REQUIRES(mutex_);
   void place(NodeRecord& record, NodeId parent, std::string_view name) REQUIRES(mutex_);
 
   mutable Mutex mutex_;
@@ -175,6 +188,8 @@ class NodeTable {
   SlotIndex index_ GUARDED_BY(mutex_);  // of those that have a name
   std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint32_t> writing_ GUARDED_BY(mutex_);
+  std::unordered_set<std::uint32_t> former_ GUARDED_BY(mutex_);  // dead ones that may have another node
+  ChildLists children_ GUARDED_BY(mutex_);
   KernelKnowledge kernel_ GUARDED_BY(mutex_);
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = kFirstFreeSlot;
   std::uint32_t trust_ GUARDED_BY(mutex_) = 1;
@@ -182,14 +197,22 @@ class NodeTable {
 };
 
 template <typename Filter>
-std::vector<Node> NodeTable::descendants(NodeId ancestor, Filter&& filter) const {
+std::vector<Node> NodeTable::children(NodeId directory, const Filter& filter) const {
   std::vector<Node> found;
   MutexLock lock(mutex_);
-  for (const NodeId id : all_ids())
-    if (const NodeRecord* row = live_record(id)) {
-      Node node = copy_of(*row);
-      if (filter(node) && is_below(id, ancestor)) found.push_back(std::move(node));
-    }
+  visit_children(directory, [&](const NodeRecord& row) {
+    if (Node node = copy_of(row); filter(node)) found.push_back(std::move(node));
+  });
+  return found;
+}
+
+template <typename Filter>
+std::vector<Node> NodeTable::descendants(NodeId ancestor, const Filter& filter) const {
+  std::vector<Node> found;
+  MutexLock lock(mutex_);
+  visit_below(ancestor, [&](const NodeRecord& row) {
+    if (Node node = copy_of(row); !is_fixed(node.id) && filter(node)) found.push_back(std::move(node));
+  });
   return found;
 }
 

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "fusefs/circle.h"
 #include "fusefs/node_record.h"
@@ -35,6 +36,46 @@ bool NodeTable::is_below(NodeId id, NodeId ancestor) const {
     if (row->parent == kRootNode.value) return false;
   }
   return false;
+}
+
+void NodeTable::visit_children(NodeId parent, const Visit& visit) const {
+  children_.visit(parent.slot(), [&](std::uint32_t slot) REQUIRES(mutex_) {
+    if (NodeRecord& row = record(slot); row.id.load() && row.parent == parent.value) visit(row);
+  });
+}
+
+void NodeTable::visit_below(NodeId ancestor, const Visit& visit) const {
+  std::vector<NodeId> directories{ancestor};
+  while (!directories.empty()) {
+    const NodeId directory = directories.back();
+    directories.pop_back();
+    visit_children(directory, [&](NodeRecord& row) {
+      const NodeId id{row.id.load()};
+      if (id == ancestor) return;  // the host can make circles
+      visit(row);
+      if (row.type == S_IFDIR >> 12) directories.push_back(id);
+    });
+  }
+}
+
+std::vector<NodeId> NodeTable::links_from(NodeId top) const {
+  std::vector<NodeId> links;
+  MutexLock lock(mutex_);
+  const auto add = [&](const NodeRecord& row) {
+    if (row.type == S_IFLNK >> 12) links.push_back(NodeId{row.id.load()});
+  };
+  if (const NodeRecord* row = live_record(top)) add(*row);
+  visit_below(top, add);
+  return links;
+}
+
+std::vector<NodeId> NodeTable::all_of(const InodeKey& key) const {
+  std::vector<NodeId> ids;
+  MutexLock lock(mutex_);
+  if (const auto slot = index_.find(key, key_of())) ids.push_back(NodeId{record(*slot).id.load()});
+  for (const auto slot : former_)
+    if (key_of()(slot) == key) ids.push_back(NodeId{record(slot).id.load()});
+  return ids;
 }
 
 void NodeTable::set_moved_deeper(NodeId id) {

@@ -5,6 +5,7 @@
 #include <climits>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 namespace okcvm::fusefs {
 namespace {
@@ -135,8 +136,15 @@ void Notifier::give_back(std::shared_ptr<Teller::Line> line, bool is_late) {
   (is_late ? late_lines_ : idle_lines_).push_back(std::move(line));
 }
 
-void Notifier::inode_now(NodeId id) {
-  tell(inode_message(id, 0), std::chrono::milliseconds(kPatience).count());
+void Notifier::inodes_now(std::span<const NodeId> ids) {
+  constexpr int kMilliseconds = std::chrono::milliseconds(kPatience).count();
+  std::vector<std::byte> messages;
+  for (const NodeId id : ids) {
+    const auto bytes = inode_message(id, 0);
+    if (messages.size() + bytes.size() > Teller::kMost) tell(std::exchange(messages, {}), kMilliseconds);
+    messages.insert(messages.end(), bytes.begin(), bytes.end());
+  }
+  tell(std::move(messages), kMilliseconds);
 }
 
 void Notifier::attributes_now(NodeId id) {

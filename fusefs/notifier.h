@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,7 +36,7 @@ class Notifier final : public Invalidator {
   void expire(NodeId parent, const std::string& name) override { push({parent, name, true}); }
   void inode(NodeId id) override { push({id, {}, false}); }
   /// Waits as drain() does.
-  void inode_now(NodeId id) override;
+  void inodes_now(std::span<const NodeId> ids) override;
   void attributes_now(NodeId id) override;
   void after_changes_in(NodeId directory, std::function<void()> then) override {
     push({directory, {}, false, std::move(then)});

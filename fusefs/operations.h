@@ -82,7 +82,8 @@ class Invalidator {
   virtual void inode(NodeId id) = 0;
   /// The same, done when it returns: that waits for the answers to READs and READLINKs of it under way.
   /// Must not be called while holding back requests.
-  virtual void inode_now(NodeId id) = 0;
+  virtual void inodes_now(std::span<const NodeId> ids) = 0;
+  void inode_now(NodeId id) { inodes_now({&id, 1}); }
   /// Attributes alone, done when it returns: that waits for nothing, as long as the request that it is about
   /// keeps the inode in use, or it is a directory.
   virtual void attributes_now(NodeId id) = 0;

@@ -276,8 +276,8 @@ void Operations::let_go(Nameless inode) {
 
 void Operations::name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode) {
   nodes_.distrust_all();  // the inode's number may be another's by now
-  const auto stale = nodes_.descendants(directory.id, [&](const Node& node) {
-    return node.parent == directory.id && node.name == name && !node.dead && node.key.inode != but_inode;
+  const auto stale = nodes_.children(directory.id, [&](const Node& node) {
+    return node.name == name && !node.dead && node.key.inode != but_inode;
   });
   for (const Node& node : stale) {
     struct stat status {};

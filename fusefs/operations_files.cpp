@@ -138,9 +138,9 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags) {
       return deny("open", node->parent, node->name.c_str(), error);
   if (id == kMetadataNode) return Opened{};
   const auto known = request.may_have_run ? state_.file_opened_by(request.unique) : std::nullopt;
-  // The kernel says EIO where it cannot open what is passed through, whatever the reason (a file that the host
-  // made immutable, a file system that became read-only), and held files were opened when it may have been
-  // another thing.
+  // The kernel says EIO where it cannot open what is passed through, whatever the reason (a file that the
+  // host made immutable, a file system that became read-only), and held files were opened when it may have
+  // been another thing.
   if (wants_to_write(flags) && !known)
     if (auto allowed = open_backing(*node, flags & (O_ACCMODE | O_APPEND)); !allowed)
       return fail(allowed.error());

@@ -143,25 +143,16 @@ void Operations::add_links_to_recheck(const struct stat& moved, const Directory&
   const auto former_depth = nodes_.depth(from.id);
   const auto depth = nodes_.depth(to.id);
   if (depth && former_depth && *depth >= *former_depth) return;
-  const InodeKey key{from.volume, moved.st_ino};
-  std::vector<Node> known;
-  if (rule_of(from.zone).changes_underneath)
-    // The kernel may still have it where the host had taken it from (NodeTable::reference).
-    known = nodes_.descendants(kRootNode, [&](const Node& node) { return node.key == key; });
-  else if (const auto id = nodes_.id_of(key))
-    if (auto node = nodes_.find(*id)) known.push_back(std::move(*node));
-  for (const Node& node : known) {
-    if (S_ISLNK(node.type)) links.push_back(node.id);
-    if (!node.is_directory()) continue;
-    for (const Node& link : nodes_.descendants(node.id, [](const Node& row) { return S_ISLNK(row.type); }))
-      links.push_back(link.id);
+  for (const NodeId id : nodes_.all_of({from.volume, moved.st_ino})) {
+    const auto known = nodes_.links_from(id);
+    links.insert(links.end(), known.begin(), known.end());
   }
 }
 
 // That waits for a thread that answers READLINK, so all threads but one must be able to go on. The kernel has
 // names move from directory to directory in a mount one at a time (s_vfs_rename_mutex), so no two are here.
 void Operations::drop_texts(const std::vector<NodeId>& links) {
-  for (const NodeId link : links) kernel_.inode_now(link);
+  if (!links.empty()) kernel_.inodes_now(links);
 }
 
 }  // namespace okcvm::fusefs
