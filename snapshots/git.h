@@ -26,6 +26,7 @@ using OdbHandle = std::unique_ptr<git_odb, Release<git_odb_free>>;
 using ObjectHandle = std::unique_ptr<git_odb_object, Release<git_odb_object_free>>;
 using StreamHandle = std::unique_ptr<git_odb_stream, Release<git_odb_stream_free>>;
 using ReferenceHandle = std::unique_ptr<git_reference, Release<git_reference_free>>;
+using ConfigHandle = std::unique_ptr<git_config, Release<git_config_free>>;
 using PatchHandle = std::unique_ptr<git_patch, Release<git_patch_free>>;
 
 /// Starts libgit2 once for the process, shut off from every configuration file. Called before any other use.

@@ -12,6 +12,7 @@
 #include "snapshots/blob_stream.h"
 #include "snapshots/disk.h"
 #include "snapshots/git.h"
+#include "snapshots/io.h"
 #include "snapshots/loose_reader.h"
 #include "snapshots/mapped_reads.h"
 #include "snapshots/store.h"
@@ -216,6 +217,32 @@ Result<void> Repository::move_ref(const char* name, const std::optional<Oid>& fr
     return fail(Code::kBusy, "someone else moved the snapshots meanwhile; try again");
   if (status != 0) return fail(git::last_error(Code::kInternal, "a ref cannot be moved"));
   return {};
+}
+
+std::vector<std::string> Repository::problems_for_git() const {
+  std::vector<std::string> problems;
+  git_reference* raw_head = nullptr;
+  const int status = git_reference_lookup(&raw_head, handles_->repository.get(), "HEAD");
+  const git::ReferenceHandle head(raw_head);
+  const char* const branch = status == 0 ? git_reference_symbolic_target(raw_head) : nullptr;
+  if (!branch || std::string_view(branch) != kMainRef)
+    problems.push_back("HEAD names no branch of ours, so that stock git finds no snapshots: write \"ref: " +
+                       std::string(kMainRef) + "\" to " + (path_ / "HEAD").string());
+
+  git_config* raw_config = nullptr;
+  const int opened = git_repository_config_snapshot(&raw_config, handles_->repository.get());
+  const git::ConfigHandle config(raw_config);
+  const auto is_boolean = [&](const char* name) {
+    int value = 0;
+    const int got = git_config_get_bool(&value, raw_config, name);
+    return got == 0 || got == GIT_ENOTFOUND;
+  };
+  const auto text = read_file(folder_.get(), "config");
+  const bool has_nul = text && text->find('\0') != text->npos;  // which libgit2 passes over
+  if (opened != 0 || has_nul || !is_boolean("core.bare") || !is_boolean("core.filemode"))
+    problems.push_back("stock git cannot read " + (path_ / "config").string() +
+                       ": take the one of another session's repository");
+  return problems;
 }
 
 void Repository::refresh() {

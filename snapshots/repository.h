@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
@@ -56,6 +57,10 @@ class Repository final {
   Result<std::optional<Oid>> ref(const char* name) const;
   /// Moves a ref that stands at `from` (nothing: that does not exist); `busy` if it stands elsewhere.
   Result<void> move_ref(const char* name, const std::optional<Oid>& from, const Oid& to);
+
+  /// Why stock git would not take it for a repository, or find no snapshot in it, though all is there that we
+  /// need.
+  std::vector<std::string> problems_for_git() const;
 
   /// Looks for packs that came since.
   void refresh();

@@ -142,6 +142,7 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
     report.problems.push_back("the workspace cannot be compared: " +
                               (live ? wanted.error().message : live.error().message));
   }
+  for (auto& problem : repository_->problems_for_git()) report.problems.push_back(std::move(problem));
   return report;
 }
 

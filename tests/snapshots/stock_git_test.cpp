@@ -49,6 +49,27 @@ TEST_F(StockGit, WhatItTookAwayIsMissedByVerify) {
   EXPECT_TRUE(!found || !found->problems.empty());
 }
 
+TEST_F(StockGit, VerifySaysSoWhereItCannotReadHeadOrConfig) {
+  shell("echo a > outputs/one");
+  snapshot("a");
+  reopen();
+  for (const char* name : {"HEAD", "config"}) {
+    const auto whole = read(repository() / name);
+    for (std::size_t at = 0; at < whole.size(); ++at) {
+      auto damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 7));
+      write(repository() / name, damaged);
+      const bool git_can =
+          run_script("git --git-dir=" + repository().string() + " rev-parse -q --verify HEAD", "/")
+              .exit_code == 0;
+      const auto found = store().verify("", record_.source(), nullptr);
+      EXPECT_TRUE(git_can || !found || !found->problems.empty()) << name << ", byte " << at;
+    }
+    write(repository() / name, whole);
+  }
+  EXPECT_THAT(store().verify("", record_.source(), nullptr)->problems, IsEmpty());
+}
+
 /// libgit2 has it mapped: to read beyond its new end is SIGBUS.
 TEST_F(StockGit, APackThatBecameShorterIsDamagedUntilItIsRepaired) {
   shell("head -c 300000 /dev/urandom > outputs/one");
