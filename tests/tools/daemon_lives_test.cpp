@@ -114,6 +114,7 @@ TEST_F(DaemonLives, AreUnmountedByAHangUpOnceTheKeeperIsGone) {
   signal(SIGKILL);
   EXPECT_EQ(wait_for_end(), -1);
   EXPECT_EQ(ask("GET", "/v1/health").json()["kept_by"], "nobody");
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1").json()["survives_daemon"], false);
   ASSERT_EQ(::kill(serving, SIGHUP), 0);
   EXPECT_TRUE(comes_true([&] { return !std::filesystem::exists(mount("s1")); }));
 }

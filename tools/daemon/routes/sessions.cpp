@@ -29,7 +29,7 @@ WorkdirRequest read_workdir(Fields& fields) {
 }
 
 Result<Response> session_response(Exchange& exchange, int status = 200) {
-  return json_response(view_of_session(exchange.service.sessions, *exchange.session), status);
+  return json_response(view_of_session(exchange.service, *exchange.session), status);
 }
 
 /// Reads a request that may say nothing more.
@@ -64,7 +64,7 @@ Result<Response> create_session(Exchange& exchange) {
   const bool is_for_agent = request.agent.has_value();
   auto created = exchange.service.sessions.create(exchange.request.peer, std::move(request));
   if (!created) return fail(created.error());
-  auto view = view_of_session(exchange.service.sessions, *created->session);
+  auto view = view_of_session(exchange.service, *created->session);
   if (is_for_agent) view["inherited"] = !created->is_new;
   auto response = json_response(view, created->is_new ? 201 : 200);
   response.headers.emplace_back("Location", "/v1/sessions/" + created->session->id().text());
@@ -97,7 +97,7 @@ Result<Response> list_sessions(Exchange& exchange) {
     }
     is_truncated = static_cast<std::int64_t>(list.size()) >= limit || label_bytes >= kMostLabelBytes;
     if (is_truncated) break;
-    list.push_back(view_of_session(sessions, *session, with_counters));
+    list.push_back(view_of_session(exchange.service, *session, with_counters));
     for (const auto& [name, value] : list.back()["labels"].items())
       label_bytes += name.size() + value.get_ref<const std::string&>().size();
   }
@@ -137,7 +137,7 @@ Result<Response> reset_session(Exchange& exchange) {
   if (auto empty = expect_empty(exchange.request); !empty) return fail(empty.error());
   auto removed = exchange.service.sessions.reset(*exchange.session, exchange.request.goes_on());
   if (!removed) return fail(removed.error());
-  return json_response({{"session", view_of_session(exchange.service.sessions, *exchange.session)},
+  return json_response({{"session", view_of_session(exchange.service, *exchange.session)},
                         {"checkpoints_removed", *removed}});
 }
 
@@ -169,7 +169,7 @@ Result<Response> session_info(Exchange& exchange) {
   view["last_modified"] = info->last_modified.tv_sec ? Json(time_text(info->last_modified)) : Json();
   view["materialized"] = info->materialized;
   view["passthrough"] = statistics.passthrough;
-  view["survives_daemon"] = statistics.survives_daemon;
+  view["survives_daemon"] = survives(exchange.service, statistics);
   view["protocol_minor"] = statistics.protocol_minor;
   view["open_files"] = statistics.open_files;
   view["nodes"] = statistics.nodes;
@@ -195,7 +195,7 @@ Result<Response> switch_workdir(Exchange& exchange) {
   const bool was_mounted = exchange.session->mount() != nullptr;
   if (auto switched = exchange.service.sessions.switch_workdir(*exchange.session, request, force); !switched)
     return fail(switched.error());
-  return json_response({{"session", view_of_session(exchange.service.sessions, *exchange.session)},
+  return json_response({{"session", view_of_session(exchange.service, *exchange.session)},
                         {"remounted", was_mounted},
                         {"previous_workdir", or_null(previous)}});
 }
@@ -243,7 +243,7 @@ Result<Response> show_agent(Exchange& exchange) {
   return json_response({{"agent", found->agent.agent},
                         {"parent_agent", found->agent.parent},
                         {"children", found->children},
-                        {"session", view_of_session(exchange.service.sessions, *found->session)}});
+                        {"session", view_of_session(exchange.service, *found->session)}});
 }
 
 Result<Response> clean_sessions(Exchange& exchange) {

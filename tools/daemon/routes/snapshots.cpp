@@ -154,7 +154,7 @@ Result<Response> fork_session(Exchange& exchange) {
   auto forked = sessions.fork(exchange.request.peer, *exchange.session, snapshot, id, std::move(labels),
                               exchange.request.progress);
   if (!forked) return fail(forked.error());
-  auto view = view_of_session(sessions, *forked->session);
+  auto view = view_of_session(exchange.service, *forked->session);
   view["forked_from"] = {{"session", exchange.session->id().text()}, {"snapshot", forked->snapshot.text()}};
   auto response = json_response(view, 201);
   response.headers.emplace_back("Location", "/v1/sessions/" + forked->session->id().text());

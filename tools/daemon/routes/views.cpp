@@ -49,7 +49,12 @@ Response json_response(const Json& value, int status) {
   return response;
 }
 
-Json view_of_session(const Sessions& sessions, const Session& session, bool counters) {
+bool survives(const Service& service, const fusefs::MountStatistics& mount) {
+  return mount.survives_daemon && service.kept_by() != "nobody";
+}
+
+Json view_of_session(const Service& service, const Session& session, bool counters) {
+  const Sessions& sessions = service.sessions;
   const auto record = session.record_as_mounted();
   const auto mount = session.mount();
   const auto statistics = mount ? mount->statistics() : fusefs::MountStatistics();
@@ -79,7 +84,7 @@ Json view_of_session(const Sessions& sessions, const Session& session, bool coun
     view["workdir_fallback"] = {{"requested", fallback->requested}, {"reason", fallback->reason}};
   view["passthrough"] = statistics.passthrough;
   view["snapshots"] = session.store() ? "on" : sessions.config().snapshots ? "unavailable" : "off";
-  view["survives_daemon"] = statistics.survives_daemon;
+  view["survives_daemon"] = survives(service, statistics);
   if (counters)
     view["counters"] = {{"requests", request_count(statistics)},
                         {"errors", error_count(statistics)},

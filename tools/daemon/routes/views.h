@@ -8,6 +8,7 @@
 #include "fusefs/files.h"
 #include "snapshots/store.h"
 #include "tools/daemon/http/message.h"
+#include "tools/daemon/routes/service.h"
 #include "tools/daemon/sessions/sessions.h"
 
 /// How things look in JSON. Text that is not UTF-8 is shown with U+FFFD in place of what cannot be.
@@ -20,8 +21,11 @@ Response json_response(const Json& value, int status = 200);
 /// "file", "directory", "symlink" or "other".
 std::string_view type_name(fusefs::FileType type);
 
+/// Whether a mount goes on without this daemon: the kernel can have the next one take it over, and somebody
+/// keeps it until then.
+bool survives(const Service& service, const fusefs::MountStatistics& mount);
 /// With `counters`, also how its mount is being used.
-Json view_of_session(const Sessions& sessions, const Session& session, bool counters = false);
+Json view_of_session(const Service& service, const Session& session, bool counters = false);
 Json view_of_snapshot(const snapshots::Snapshot& snapshot);
 /// Adds to `view` the first of some texts under a name, and as `<name>_total` how many there are in all.
 void add_notes(Json& view, const char* name, const std::vector<std::string>& notes);
