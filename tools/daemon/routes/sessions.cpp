@@ -137,8 +137,8 @@ Result<Response> reset_session(Exchange& exchange) {
   if (auto empty = expect_empty(exchange.request); !empty) return fail(empty.error());
   auto removed = exchange.service.sessions.reset(*exchange.session, exchange.request.goes_on());
   if (!removed) return fail(removed.error());
-  return json_response({{"session", view_of_session(exchange.service, *exchange.session)},
-                        {"checkpoints_removed", *removed}});
+  return json_response(
+      {{"session", view_of_session(exchange.service, *exchange.session)}, {"checkpoints_removed", *removed}});
 }
 
 Result<Response> label_session(Exchange& exchange) {
