@@ -197,6 +197,17 @@ NodeId NodeTable::refer_to(NodeRecord& row) {
   return id;
 }
 
+void NodeTable::oust(std::uint32_t slot) {
+  index_.erase(slot, key_of());
+  former_.insert(slot);
+  record(slot).dead = true;
+}
+
+void NodeTable::part_with(NodeId id) {
+  MutexLock lock(mutex_);
+  if (const NodeRecord* row = live_record(id); row && !row->dead) oust(id.slot());
+}
+
 Result<Referenced> NodeTable::reference(const Node& found) {
   MutexLock lock(mutex_);
   if (const auto slot = index_.find(found.key, key_of())) {
@@ -207,9 +218,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
       place(row, found.parent, found.name);
       return Referenced{refer_to(row), false};
     }
-    index_.erase(*slot, key_of());
-    former_.insert(*slot);
-    row.dead = true;
+    oust(*slot);
   }
   auto slot = take_slot();
   if (!slot) return fail(slot.error());

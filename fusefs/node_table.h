@@ -92,6 +92,8 @@ class NodeTable {
   void note_last_status(NodeId id, const struct stat& status) EXCLUDES(mutex_);
   std::optional<struct stat> last_status(NodeId id) const EXCLUDES(mutex_);
   void drop_last_status(NodeId id) EXCLUDES(mutex_);
+  /// What the host has put where this node was known, or has taken elsewhere, gets another node.
+  void part_with(NodeId id) EXCLUDES(mutex_);
   /// Inodes may have been replaced behind our back: verify every node by its handle before it is trusted
   /// again.
   void distrust_all() EXCLUDES(mutex_);
@@ -181,6 +183,7 @@ class NodeTable {
   /// The fixed nodes are among them.
   void visit_below(NodeId ancestor, const Visit& visit) const REQUIRES(mutex_);
   void note_parent(const NodeRecord& record) REQUIRES(mutex_);
+  void oust(std::uint32_t slot) REQUIRES(mutex_);
   void place(NodeRecord& record, NodeId parent, std::string_view name) REQUIRES(mutex_);
 
   mutable Mutex mutex_;

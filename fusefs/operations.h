@@ -295,8 +295,8 @@ class Operations {
   Result<Nameless> remove(const Request& request, NodeId parent, const char* name, int flags,
                           std::string_view operation);
   /// To be called before an inode is dealt with by its number: where the host changes things, that may be
-  /// known as the number of one that is gone. It is at `name` in `file`, or what `file` is open on if that is
-  /// empty.
+  /// known as the number of one that is gone, or as one that stood elsewhere. It is at `name` in `file`, or
+  /// what `file` is open on if that is empty.
   void part_with_former(const Directory& directory, int file, const char* name, const struct stat& status);
   /// Whether the kernel judged by what stands at a name now when it let a name go from a directory. In a
   /// sticky one it matters whose that is, and the host may have put another file there: ESTALE has the kernel

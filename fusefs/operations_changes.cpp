@@ -209,12 +209,14 @@ bool Operations::was_judged(const Request& request, const Directory& directory, 
 void Operations::part_with_former(const Directory& directory, int file, const char* name,
                                   const struct stat& status) {
   if (!rule_of(directory.zone).changes_underneath) return;
-  const InodeKey key{directory.volume, status.st_ino};
-  const auto id = nodes_.id_of(key);
+  const auto id = nodes_.id_of({directory.volume, status.st_ino});
   const auto node = id ? nodes_.find(*id) : Result<Node>(fail_errno(ENOENT));
   const auto volume = workspace_.volume(directory.volume);
-  if (!node || !volume || volume->leads_to(node->handle, file, name)) return;
-  nodes_.unlinked(key, node->parent, node->name, true);
+  if (!node || !volume) return;
+  // The text of a link was judged where the node stands, and so were those in a directory.
+  const bool is_elsewhere = !S_ISREG(node->type) && node->parent != directory.id;
+  if (!is_elsewhere && volume->leads_to(node->handle, file, name)) return;
+  nodes_.part_with(*id);
   directories_.drop(*id);
   listings_.drop(*id);
 }

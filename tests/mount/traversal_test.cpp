@@ -341,6 +341,30 @@ TEST_F(WorkdirTraversal, ALinkThatTheHostMovedIsMovedOn) {
   EXPECT_EQ(link_text(workdir() / "d/e/f/link"), "../../../../temp");
 }
 
+/// The session moves on what it takes for another file, or another directory.
+TEST_F(WorkdirTraversal, ALinkThatTheHostPutsUnderAKnownNameIsJudgedWhereItIs) {
+  const auto exchange_on_the_host = [this](const char* one, const char* other) {
+    EXPECT_OK(
+        ::renameat2(AT_FDCWD, (host_ / one).c_str(), AT_FDCWD, (host_ / other).c_str(), RENAME_EXCHANGE));
+  };
+  write(host_ / "known", "x");
+  EXPECT_EQ(stat_of(workdir() / "known").st_size, 1);
+  exchange_on_the_host("d/e/f/link", "known");
+  EXPECT_OK(::rename((workdir() / "known").c_str(), (workdir() / "other").c_str()));
+  list(workdir());
+  expect_blocked(workdir() / "other");
+
+  fs::create_directories(host_ / "g/h/i");
+  fs::create_symlink("../../../../temp", host_ / "g/h/i/link");
+  EXPECT_EQ(link_text(workdir() / "g/h/i/link"), "../../../../temp");
+  fs::create_directory(host_ / "empty");
+  EXPECT_EQ(list(workdir() / "empty").size(), 0u);
+  exchange_on_the_host("g/h/i", "empty");
+  EXPECT_OK(::rename((workdir() / "empty").c_str(), (workdir() / "full").c_str()));
+  list(workdir());
+  expect_blocked(workdir() / "full/link");
+}
+
 // The kernel remembers for a moment whose file stood there.
 TEST_F(WorkdirTraversal, AFileThatTheHostPutsIntoAStickyDirectoryIsNotTheFormerOnes) {
   const auto here = host_ / "sticky";
