@@ -44,6 +44,23 @@ bool sync_all(const std::filesystem::path& folder) {
   return !error && sync(folder);
 }
 
+// libgit2 takes more than git for white space and for a name, and leaves quotes open.
+
+bool has_other_space(const std::string& text) {
+  return std::any_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\t' && c != '\r';
+  });
+}
+
+bool is_config_to_git(const std::string& text) {
+  bool starts_line = true;
+  for (const char c : text) {
+    if (starts_line && c >= '0' && c <= '9') return false;
+    starts_line = c == '\n' || (starts_line && (c == ' ' || c == '\t'));
+  }
+  return !has_other_space(text) && std::count(text.begin(), text.end(), '"') % 2 == 0;
+}
+
 std::set<std::string> packs_of(int repository) {
   std::set<std::string> names;
   const FileDescriptor folder(
@@ -221,14 +238,15 @@ Result<void> Repository::move_ref(const char* name, const std::optional<Oid>& fr
 
 std::vector<std::string> Repository::problems_for_git() const {
   std::vector<std::string> problems;
-  git_reference* raw_head = nullptr;
-  const int status = git_reference_lookup(&raw_head, handles_->repository.get(), "HEAD");
-  const git::ReferenceHandle head(raw_head);
-  const char* const branch = status == 0 ? git_reference_symbolic_target(raw_head) : nullptr;
-  if (!branch || std::string_view(branch) != kMainRef)
-    problems.push_back("HEAD names no branch of ours, so that stock git finds no snapshots: write \"ref: " +
+  git_oid oid{};
+  const bool has_main = git_reference_name_to_id(&oid, handles_->repository.get(), kMainRef) == 0;
+  const bool has_head = git_reference_name_to_id(&oid, handles_->repository.get(), "HEAD") == 0;
+  const auto head = read_file(folder_.get(), "HEAD");
+  if (has_main && (!has_head || !head || has_other_space(*head)))
+    problems.push_back("HEAD leads nowhere, so that stock git finds no snapshots: write \"ref: " +
                        std::string(kMainRef) + "\" to " + (path_ / "HEAD").string());
 
+  const auto text = read_file(folder_.get(), "config");
   git_config* raw_config = nullptr;
   const int opened = git_repository_config_snapshot(&raw_config, handles_->repository.get());
   const git::ConfigHandle config(raw_config);
@@ -237,9 +255,8 @@ std::vector<std::string> Repository::problems_for_git() const {
     const int got = git_config_get_bool(&value, raw_config, name);
     return got == 0 || got == GIT_ENOTFOUND;
   };
-  const auto text = read_file(folder_.get(), "config");
-  const bool has_nul = text && text->find('\0') != text->npos;  // which libgit2 passes over
-  if (opened != 0 || has_nul || !is_boolean("core.bare") || !is_boolean("core.filemode"))
+  if (opened != 0 || !is_boolean("core.bare") || !is_boolean("core.filemode") || !text ||
+      !is_config_to_git(*text))
     problems.push_back("stock git cannot read " + (path_ / "config").string() +
                        ": take the one of another session's repository");
   return problems;
