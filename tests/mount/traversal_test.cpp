@@ -251,6 +251,27 @@ TEST_F(Traversal, ALinkThatMovesInASkillIsJudgedWhereItIsNow) {
 }
 
 /// Where names move without the kernel's doing.
+/// More than the kernel is told of in one message.
+TEST_F(Traversal, HundredsOfLinksInADirectoryThatMovesUpAreJudgedAgain) {
+  constexpr int kLinks = 1000;
+  const auto name = [](int i) { return "link" + std::to_string(i); };
+  fs::create_directories(outputs() / "a/b/c/d");
+  for (int i = 0; i < kLinks; ++i) {
+    const auto link = outputs() / "a/b/c" / (i % 2 ? "d" : "") / name(i);
+    fs::create_symlink("../../../../temp", link);
+    EXPECT_EQ(link_text(link), "../../../../temp");
+  }
+  fs::rename(outputs() / "a/b/c", outputs() / "c");
+  for (int i = 0; i < kLinks; ++i) {
+    std::array<char, PATH_MAX> text;
+    EXPECT_ERRNO(EPERM, ::readlink((outputs() / "c" / (i % 2 ? "d" : "") / name(i)).c_str(), text.data(),
+                                   text.size()));
+  }
+  fs::rename(outputs() / "c", outputs() / "a/b/c");
+  for (int i = 0; i < kLinks; ++i)
+    EXPECT_EQ(link_text(outputs() / "a/b/c" / (i % 2 ? "d" : "") / name(i)), "../../../../temp");
+}
+
 class WorkdirTraversal : public Traversal {
  protected:
   void SetUp() override {
