@@ -165,21 +165,6 @@ Result<Node> NodeTable::find(NodeId id) const {
   return copy_of(*row);
 }
 
-void NodeTable::note_parent(const NodeRecord& row) {
-  const auto slot = static_cast<std::uint32_t>(&row - &record(0));
-  const auto parent = NodeId{row.parent}.slot();
-  if (slot != parent && parent < next_slot_) children_.put(slot, parent);
-}
-
-void NodeTable::place(NodeRecord& row, NodeId parent, std::string_view name) {
-  row.parent = parent.value;
-  note_parent(row);
-  row.name_size = 0;
-  if (name.size() > row.name.size()) return;
-  std::memcpy(row.name.data(), name.data(), name.size());
-  row.name_size = static_cast<std::uint8_t>(name.size());
-}
-
 std::optional<NodeId> NodeTable::reference_known(const InodeKey& key, NodeId parent, std::string_view name) {
   MutexLock lock(mutex_);
   const auto slot = index_.find(key, key_of());
@@ -274,19 +259,6 @@ std::optional<NodeId> NodeTable::id_of(const InodeKey& key) const {
   const auto slot = index_.find(key, key_of());
   if (!slot) return std::nullopt;
   return NodeId{record(*slot).id.load(std::memory_order_relaxed)};
-}
-
-void NodeTable::moved(const InodeKey& key, NodeId parent, Zone zone, std::string_view name) {
-  MutexLock lock(mutex_);
-  const auto slot = index_.find(key, key_of());
-  if (!slot) return;
-  NodeRecord& row = record(*slot);
-  place(row, parent, name);
-  if (row.zone == zone) return;
-  row.zone = zone;
-  if (row.type != S_IFDIR >> 12) return;
-  // Zones of one group only differ in name, but what is below must know where it is for reset and snapshots.
-  visit_below(NodeId{row.id.load()}, [zone](NodeRecord& below) { below.zone = zone; });
 }
 
 void NodeTable::unlinked(const InodeKey& key, NodeId parent, std::string_view name, bool last) {

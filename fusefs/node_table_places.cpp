@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "fusefs/circle.h"
@@ -36,6 +37,34 @@ bool NodeTable::is_below(NodeId id, NodeId ancestor) const {
     if (row->parent == kRootNode.value) return false;
   }
   return false;
+}
+
+void NodeTable::note_parent(const NodeRecord& row) {
+  const auto slot = static_cast<std::uint32_t>(&row - &record(0));
+  const auto parent = NodeId{row.parent}.slot();
+  if (slot != parent && parent < next_slot_) children_.put(slot, parent);
+}
+
+void NodeTable::place(NodeRecord& row, NodeId parent, std::string_view name) {
+  row.parent = parent.value;
+  note_parent(row);
+  row.name_size = 0;
+  if (name.size() > row.name.size()) return;
+  std::memcpy(row.name.data(), name.data(), name.size());
+  row.name_size = static_cast<std::uint8_t>(name.size());
+}
+
+void NodeTable::moved(const InodeKey& key, NodeId parent, Zone zone, std::string_view name) {
+  MutexLock lock(mutex_);
+  const auto slot = index_.find(key, key_of());
+  if (!slot) return;
+  NodeRecord& row = record(*slot);
+  place(row, parent, name);
+  if (row.zone == zone) return;
+  row.zone = zone;
+  if (row.type != S_IFDIR >> 12) return;
+  // Zones of one group only differ in name, but what is below must know where it is for reset and snapshots.
+  visit_below(NodeId{row.id.load()}, [zone](NodeRecord& below) { below.zone = zone; });
 }
 
 void NodeTable::visit_children(NodeId parent, const Visit& visit) const {

@@ -39,8 +39,8 @@ bool there_is(const std::filesystem::path& path);
 /// Where a link points.
 std::string link_text(const std::filesystem::path& path);
 
-/// chattr(1): sets or clears one flag (FS_IMMUTABLE_FL, FS_APPEND_FL), by any path of the file or directory. False
-/// where the file system does not have it.
+/// chattr(1): sets or clears one flag (FS_IMMUTABLE_FL, FS_APPEND_FL), by any path of the file or directory.
+/// False where the file system does not have it.
 bool set_flag(const std::filesystem::path& path, int flag, bool on);
 
 /// `size` bytes that look random and are the same for the same seed.

@@ -68,11 +68,12 @@ FileDescriptor SkillRegistry::open_skill(const std::filesystem::path& path) cons
   skill = FileDescriptor(::open(path.c_str(), kFlags));
   if (!skill) return skill;
   const auto place = kernel_path(skill.get());
-  const bool is_inside = place && std::any_of(folders_.begin(), folders_.end(), [&](const auto& folder) {
-                           std::error_code error;
-                           const auto real = std::filesystem::canonical(folder, error);
-                           return !error && is_shown_in(*place, real);
-                         });
+  if (!place) return FileDescriptor();
+  const bool is_inside = std::any_of(folders_.begin(), folders_.end(), [&](const auto& folder) {
+    std::error_code error;
+    const auto real = std::filesystem::canonical(folder, error);
+    return !error && is_shown_in(*place, real);
+  });
   return is_inside ? std::move(skill) : FileDescriptor();
 }
 
