@@ -41,6 +41,18 @@ struct WorkspaceInfo {
   bool materialized = false;  // the backing folder exists
 };
 
+/// A regular file, open for reading at its start, and what that file is.
+struct OpenedFile {
+  FileDescriptor file;
+  FileInfo info;
+};
+
+/// A file that was put in place: where, and what it was when it came there.
+struct PublishedFile {
+  RelPath path;
+  FileInfo info;
+};
+
 /// A file on its way in: written to a nameless or hidden file beside its place, then put there in one step.
 /// Dropped without publish(), it leaves nothing behind.
 class IncomingFile {
@@ -49,8 +61,8 @@ class IncomingFile {
   /// Where the bytes go (a blocking regular file opened for writing). Owned by this object.
   virtual int descriptor() const = 0;
   /// Puts the file in place, replacing what is there or, when it was opened as kUnique, under the first free
-  /// name. Answers the path it got. The kernel's caches know it when this returns.
-  virtual Result<RelPath> publish() = 0;
+  /// name. The kernel's caches know it when this returns.
+  virtual Result<PublishedFile> publish() = 0;
 };
 
 enum class IfExists : std::uint8_t {
@@ -86,8 +98,8 @@ class Files {
   /// is not looked at. An unwritten zone is empty, not an error.
   virtual Result<Listing> list(const Caller& caller, const RelPath& path, std::string_view after,
                                std::size_t limit) = 0;
-  /// A readable descriptor of a regular file, positioned at its start. Never blocks on a FIFO.
-  virtual Result<FileDescriptor> open(const Caller& caller, const RelPath& path) = 0;
+  /// Never blocks on a FIFO.
+  virtual Result<OpenedFile> open(const Caller& caller, const RelPath& path) = 0;
   virtual Result<std::string> read_link(const Caller& caller, const RelPath& path) = 0;
   /// The path after following every link [S2]; `must_exist` false lets the last component be absent.
   virtual Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) = 0;

@@ -186,7 +186,7 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
   return listing;
 }
 
-Result<FileDescriptor> PathFiles::open(const Caller& caller, const RelPath& path) {
+Result<OpenedFile> PathFiles::open(const Caller& caller, const RelPath& path) {
   constexpr int kMostTries = 100;
   NodeId opened;
   auto file = open_once(caller, path, opened);
@@ -200,7 +200,7 @@ Result<FileDescriptor> PathFiles::open(const Caller& caller, const RelPath& path
   return file;
 }
 
-Result<FileDescriptor> PathFiles::open_once(const Caller& caller, const RelPath& path, NodeId& opened) {
+Result<OpenedFile> PathFiles::open_once(const Caller& caller, const RelPath& path, NodeId& opened) {
   Gate::Pass pass(gate_);
   auto found = walk_existing(caller, path, Last::kFollow);
   if (!found) return fail(found.error());
@@ -218,7 +218,12 @@ Result<FileDescriptor> PathFiles::open_once(const Caller& caller, const RelPath&
                       "somebody on the host holds a lease on the file and was told to give it up: try again",
                       path.text()});
   if (!file) return explained(file.error(), path);
-  return file;
+  OpenedFile result{std::move(*file), info_of_entry(entry, std::string(path.leaf()))};
+  struct stat status {};
+  if (::fstat(result.file.get(), &status) != 0) return explained(Error::plain(errno), path);
+  result.info.size = static_cast<std::uint64_t>(status.st_size);
+  if (entry.id != kMetadataNode) result.info.modified = status.st_mtim;
+  return result;
 }
 
 Result<std::string> PathFiles::read_link(const Caller& caller, const RelPath& path) {

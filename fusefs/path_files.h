@@ -76,7 +76,7 @@ class PathFiles final : public Files {
   Result<FileInfo> stat(const Caller& caller, const RelPath& path, bool follow) override;
   Result<Listing> list(const Caller& caller, const RelPath& path, std::string_view after,
                        std::size_t limit) override;
-  Result<FileDescriptor> open(const Caller& caller, const RelPath& path) override;
+  Result<OpenedFile> open(const Caller& caller, const RelPath& path) override;
   Result<std::string> read_link(const Caller& caller, const RelPath& path) override;
   Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) override;
   Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path,
@@ -116,10 +116,10 @@ class PathFiles final : public Files {
   void tell_kernel(const Placed& placed);
   /// To the directory of that name, if it is one; a link is not followed.
   bool step_down(Walk& walk, Name name);
-  Result<FileDescriptor> open_once(const Caller& caller, const RelPath& path, NodeId& opened);
+  Result<OpenedFile> open_once(const Caller& caller, const RelPath& path, NodeId& opened);
   struct Incoming;
   class StagedFile;
-  Result<RelPath> publish(Incoming& incoming);
+  Result<PublishedFile> publish(Incoming& incoming);
   /// What a check says of the entry at a path (null: there is none) and of what it leads to.
   Result<void> judge(const EntryCheck& check, const Caller& caller, const RelPath& path, const Entry* there);
   Result<void> put(Incoming& incoming, const Walk& parent, const std::string& name, unsigned flags);

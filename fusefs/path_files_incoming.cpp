@@ -36,6 +36,16 @@ std::string staging_name() {
   return std::string(kPrefix) + std::to_string(random()) + "-" + std::to_string(random());
 }
 
+/// Of the file itself: by its name another one may be found already.
+Result<FileInfo> info_of_placed(int file, const RelPath& path) {
+  Entry entry;
+  struct stat& status = entry.attributes;
+  if (::fstat(file, &status) != 0) return fail_errno(errno);
+  const bool is_in_workdir = zone_named(path.top()) == Zone::kWorkdir;
+  status.st_ino = shown_inode(is_in_workdir ? kWorkdirVolume : kWorkspaceVolume, status.st_ino);
+  return info_of_entry(entry, std::string(path.leaf()));
+}
+
 }  // namespace
 
 struct PathFiles::Incoming {
@@ -58,7 +68,7 @@ class PathFiles::StagedFile final : public IncomingFile {
     if (incoming_.is_named) ::unlinkat(incoming_.folder.get(), incoming_.staged.c_str(), 0);
   }
   int descriptor() const override { return incoming_.file.get(); }
-  Result<RelPath> publish() override { return files_.publish(incoming_); }
+  Result<PublishedFile> publish() override { return files_.publish(incoming_); }
 
  private:
   PathFiles& files_;
@@ -131,10 +141,10 @@ Result<void> PathFiles::put(Incoming& incoming, const Walk& parent, const std::s
   return done;
 }
 
-Result<RelPath> PathFiles::publish(Incoming& incoming) {
+Result<PublishedFile> PathFiles::publish(Incoming& incoming) {
   const SessionState::Untold untold(state_);
   std::vector<Placed> changed;
-  const auto attempt = [&]() -> Result<RelPath> {
+  const auto attempt = [&]() -> Result<PublishedFile> {
     const MutexLock settled(publishing_);
     const Gate::Closing alone(gate_);  // as the kernel's locks make its own changes of names
     auto parent = walk_making(incoming.caller, incoming.path.parent(), kParentMode, changed);
@@ -177,7 +187,10 @@ Result<RelPath> PathFiles::publish(Incoming& incoming) {
     }
     if (!done) return explained(done.error(), incoming.path);
     changed.push_back({directory.id, *Name::parse(name)});
-    return parent->path() / changed.back().name;
+    auto placed = parent->path() / changed.back().name;
+    auto info = info_of_placed(incoming.file.get(), placed);
+    if (!info) return fail(info.error());
+    return PublishedFile{std::move(placed), std::move(*info)};
   };
   auto published = attempt();
   for (const auto& placed : changed) tell_kernel(placed);

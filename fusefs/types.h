@@ -45,6 +45,12 @@ inline constexpr VolumeId kWorkspaceVolume = 0;
 inline constexpr VolumeId kWorkdirVolume = 1;
 inline constexpr VolumeId kFirstSkillVolume = 2;
 
+/// The number that programs see: files of different file systems never look like links to one file.
+constexpr std::uint64_t shown_inode(VolumeId volume, std::uint64_t inode) {
+  constexpr int kVolumeShift = 50;
+  return inode ^ (std::uint64_t{volume} << kVolumeShift);
+}
+
 /// A kernel file handle as name_to_handle_at(2) gives it; `size` 0 means none is known.
 struct Handle {
   static constexpr std::size_t kMaxSize = 28;

@@ -133,7 +133,7 @@ TEST_F(FileData, WhatWasStoredThroughAMappingIsReadByPath) {
   const Mapping mapping(file, 8192, PROT_READ | PROT_WRITE, MAP_SHARED);
   for (const char* const stored : {"first", "later"}) {
     mapping.put(4096, stored);
-    EXPECT_EQ(read(value_of(session().files().open({}, *RelPath::parse("outputs/f")))).substr(4096, 5),
+    EXPECT_EQ(read(value_of(session().files().open({}, *RelPath::parse("outputs/f"))).file).substr(4096, 5),
               stored);
   }
 }

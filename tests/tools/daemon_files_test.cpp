@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <set>
 #include <thread>
 #include <vector>
@@ -84,7 +86,13 @@ TEST_F(DaemonFiles, TellWhatTheSessionIs) {
     const auto now = get(".metadata.json", {{"If-None-Match", known}});
     EXPECT_EQ(now.status, 200);
     EXPECT_EQ(now.body, read(mount("s1") / ".metadata.json"));
+    EXPECT_EQ(get(".metadata.json", {{"If-None-Match", now.headers.at("etag")}}).status, 304);
+    EXPECT_EQ(get(".metadata.json?stat=true").json()["etag"], now.headers.at("etag"));
   }
+  const auto told = get(".metadata.json").headers.at("etag");
+  stop();
+  start();
+  EXPECT_EQ(get(".metadata.json").headers.at("etag"), told);
 }
 
 TEST_F(DaemonFiles, AreServedInParts) {
@@ -230,6 +238,34 @@ TEST_F(DaemonFiles, AreWrittenByOneOfManyWhoAskForTheSame) {
     EXPECT_EQ(made, 1);
     EXPECT_EQ(refused, kWriters - 1);
   }
+}
+
+TEST_F(DaemonFiles, HaveOneTagWhoeverElseWritesAtTheSameTime) {
+  constexpr int kWriters = 3;
+  constexpr int kRounds = 150;
+  std::mutex mutex;
+  std::map<std::string, std::set<std::string>> tags;  // by content, which nobody else writes
+  const auto note = [&](const std::string& content, const std::string& tag) {
+    const std::lock_guard lock(mutex);
+    tags[content].insert(tag);
+  };
+  std::atomic<int> writing = kWriters;
+  std::vector<std::thread> threads;
+  put("outputs/f", "first");
+  for (int writer = 0; writer < kWriters; ++writer)
+    threads.emplace_back([&, writer] {
+      for (int round = 0; round < kRounds; ++round) {
+        const std::string content(static_cast<std::size_t>(1 + round * kWriters + writer), 'x');
+        note(content, put("outputs/f", content).json()["etag"]);
+      }
+      --writing;
+    });
+  while (writing) {
+    const auto seen = get("outputs/f");
+    note(seen.body, seen.headers.at("etag"));
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& [content, told] : tags) EXPECT_EQ(told.size(), 1u) << content.size();
 }
 
 TEST_F(DaemonFiles, CannotBeNamedOutsideOfTheSession) {

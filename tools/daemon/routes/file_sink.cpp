@@ -47,7 +47,7 @@ class FileSink final : public BodySink {
       return fail(Code::kBusy, "the session was unmounted meanwhile: send the file again");
     auto published = file_->publish();
     if (!published) return fail(published.error());
-    return request_.finished(mount_->files(), WrittenFile{*published, size_, std::move(head_)});
+    return request_.finished({std::move(*published), std::move(head_)});
   }
 
  private:

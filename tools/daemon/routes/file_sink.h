@@ -17,9 +17,7 @@ namespace okcvm::daemon::routes {
 /// Refuses bodies that are no whole file as it is: a part of one, or a form around one.
 Result<void> check_body_kind(const Request& request);
 
-struct WrittenFile {
-  RelPath path;
-  std::uint64_t size = 0;
+struct WrittenFile : fusefs::PublishedFile {
   std::string head;  // its first bytes, for telling its type
 };
 
@@ -31,7 +29,7 @@ struct FileSinkRequest {
   fusefs::IfExists if_exists = fusefs::IfExists::kReplace;
   std::uint64_t most = 0;  // bytes
   fusefs::EntryCheck check;
-  std::function<Response(fusefs::Files&, const WrittenFile&)> finished;
+  std::function<Response(const WrittenFile&)> finished;
 };
 
 /// A body on its way into a session's file. `quota_exceeded` beyond `most` bytes, at once if that many were

@@ -1,7 +1,5 @@
 #include "fusefs/files.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 
 #include "fusefs/session_mount.h"
@@ -80,8 +78,8 @@ Result<Response> list_directory(fusefs::Files& files, const Caller& caller, cons
       {{"path", path.text()}, {"entries", std::move(entries)}, {"truncated", listing->truncated}});
 }
 
-Result<Response> send_file(const Request& request, const RelPath& path, const fusefs::FileInfo& info,
-                           FileDescriptor file) {
+Result<Response> send_file(const Request& request, const RelPath& path, fusefs::OpenedFile file) {
+  const fusefs::FileInfo& info = file.info;
   Response response;
   const auto tag = etag_of(info);
   response.headers = {{"ETag", tag},
@@ -94,7 +92,7 @@ Result<Response> send_file(const Request& request, const RelPath& path, const fu
     response.status = 304;
     return response;
   }
-  FileBody body{std::move(file), 0, info.size};
+  FileBody body{std::move(file.file), 0, info.size};
   // A client that has a part of another version gets the whole (RFC 9110, 13.1.5).
   const auto known_part = request.header("if-range");
   const bool is_same = known_part.empty() || known_part == tag;
@@ -190,12 +188,7 @@ Result<Response> get_file(Exchange& exchange) {
     return list_directory(files, caller, *path, after, static_cast<std::size_t>(limit));
   auto file = files.open(caller, *path);
   if (!file) return fail(file.error());
-  // Size and time are of what was opened, which may be another file than the one looked at before.
-  struct stat status {};
-  if (::fstat(file->get(), &status) != 0) return fail_errno(errno, "the file cannot be read", path->text());
-  info->size = static_cast<std::uint64_t>(status.st_size);
-  info->modified = status.st_mtim;
-  return send_file(exchange.request, *path, *info, std::move(*file));
+  return send_file(exchange.request, *path, std::move(*file));
 }
 
 Result<Response> delete_file(Exchange& exchange) {
@@ -238,13 +231,12 @@ Result<std::unique_ptr<BodySink>> put_file(Exchange& exchange) {
     return condition ? condition(there, target) : Result<void>();
   };
   request.most = exchange.service.max_upload_bytes;
-  request.finished = [session = exchange.session, caller, existed](fusefs::Files& files,
-                                                                   const WrittenFile& file) {
-    Json view{{"path", file.path.text()}, {"size", file.size}};
-    const auto info = files.stat(caller, file.path, false);
-    view["etag"] = info ? Json(etag_of(*info)) : Json();
-    view["created"] = !*existed;
-    return json_response(view, *existed ? 200 : 201);
+  request.finished = [existed](const WrittenFile& file) {
+    return json_response({{"path", file.path.text()},
+                          {"size", file.info.size},
+                          {"etag", etag_of(file.info)},
+                          {"created", !*existed}},
+                         *existed ? 200 : 201);
   };
   return open_file_sink(std::move(request), exchange.request.body_size);
 }

@@ -54,17 +54,17 @@ Result<std::unique_ptr<BodySink>> upload_file(Exchange& exchange) {
 
   FileSinkRequest request{exchange.session,          exchange.request.peer.caller(),    *path, kUploadMode,
                           fusefs::IfExists::kUnique, exchange.service.max_upload_bytes, {},    {}};
-  request.finished = [&events = exchange.service.events, session = exchange.session, requested = *requested](
-                         fusefs::Files&, const WrittenFile& file) {
+  request.finished = [&events = exchange.service.events, session = exchange.session,
+                      requested = *requested](const WrittenFile& file) {
     const auto type = kind_of_file(file.path.leaf());
     events.publish("upload", session->id().text(), session->owner(),
                    {EventHub::text("path", file.path.text()),
-                    EventHub::number("size", static_cast<std::int64_t>(file.size))});
+                    EventHub::number("size", static_cast<std::int64_t>(file.info.size))});
     return json_response({{"success", true},
                           {"path", file.path.text()},
                           {"name", file.path.leaf()},
                           {"requested_name", requested},
-                          {"size", file.size},
+                          {"size", file.info.size},
                           {"type", type},
                           {"mime_type", magic_types().type_of(file.head)}},
                          201);
