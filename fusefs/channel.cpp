@@ -51,6 +51,21 @@ bool may_take_long(std::uint32_t opcode, bool syncs_at_once) {
   }
 }
 
+/// Whether somebody uses the session. It is none to be mounted and unmounted, as by an upgrade; the kernel
+/// forgets when it is short of memory; and df(1) and monitors ask all mounts alike.
+bool is_use(std::uint32_t opcode) {
+  switch (opcode) {
+    case FUSE_INIT:
+    case FUSE_DESTROY:
+    case FUSE_FORGET:
+    case FUSE_BATCH_FORGET:
+    case FUSE_STATFS:
+      return false;
+    default:
+      return true;
+  }
+}
+
 /// The nearest request that libfuse knows.
 std::uint32_t known_to_libfuse(std::uint32_t opcode) {
   switch (opcode) {
@@ -132,8 +147,7 @@ Channel::Channel(int device, SessionState& state, bool allow_passthrough, bool r
       ready_(std::move(ready)),
       need_thread_(std::move(need_thread)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      replay_(replay),
-      last_used_(now_seconds()) {
+      replay_(replay) {
   ::fcntl(device_, F_SETFL, ::fcntl(device_, F_GETFL) | O_NONBLOCK);
 }
 
@@ -208,7 +222,7 @@ ssize_t Channel::read(Reader& reader) {
   begin(reader, size);
   if (header->pid && reader.rate.is_high_at(current().started))
     Wakefulness::instance().extend(current().started);
-  if (header->opcode != FUSE_STATFS)  // df(1) and monitors ask all mounts alike
+  if (is_use(header->opcode))
     last_used_.store(now_seconds(), std::memory_order_relaxed);
   if (header->opcode == FUSE_INIT) state_.record_init(bytes);
   return size;

@@ -68,7 +68,7 @@ struct MountStatistics {
   bool passthrough = false;                           // in use
   std::uint32_t protocol_minor = 0;                   // of the kernel, FUSE 7.x
   bool survives_daemon = false;                       // the kernel can resend, inodes are found again
-  std::chrono::system_clock::time_point last_used{};  // at a granularity of about a second
+  std::chrono::system_clock::time_point last_used{};  // in seconds; 1970 if never by this daemon
 };
 
 /// One session's file system: the mount, its request loop and the state behind it. Thread-safe.

@@ -44,8 +44,6 @@ TEST_F(SeedS2Store, Requirement4_5_WorkspacesUnusedForSevenDaysAreCleaned) {
     create({{"id", id}});
     write(mount(id) / "outputs/f", "bytes");
   }
-  // Away while their time is turned back: a daemon notes what it mounts as used.
-  for (const char* id : {"old", "young"}) ask("POST", std::string("/v1/sessions/") + id + "/unmount");
   EXPECT_EQ(ask("POST", "/v1/clean").json()["removed"], nlohmann::json::array());
   kill_daemon();
   sql(registry(),
@@ -55,6 +53,28 @@ TEST_F(SeedS2Store, Requirement4_5_WorkspacesUnusedForSevenDaysAreCleaned) {
   EXPECT_EQ(ask("POST", "/v1/clean").json()["removed"], nlohmann::json({"old"}));
   EXPECT_FALSE(there_is(root_ / "state/workspaces/old"));
   EXPECT_TRUE(there_is(root_ / "state/workspaces/young"));
+}
+
+TEST_F(SeedS2Store, Requirement4_5_ADaemonThatMountsAWorkspaceDoesNotUseIt) {
+  start({"--keeper"});
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/f", "bytes");
+  EXPECT_EQ(stop(), 0);
+  sql(registry(), "UPDATE sessions SET last_used = 1600000000000");
+  const auto last_used = [&] {
+    return ask("GET", "/v1/sessions").json()["sessions"][0]["last_used_at"].get<std::string>();
+  };
+  const std::string before = "2020-09-13T12:26:40.000Z";
+  start({"--keeper"});
+  EXPECT_EQ(last_used(), before);
+  kill_daemon();
+  EXPECT_EQ(last_used(), before);
+  const pid_t killed = serving_pid();
+  signal(SIGHUP);
+  while (serving_pid() == killed) ::usleep(1000);
+  EXPECT_EQ(last_used(), before);
+  EXPECT_EQ(read(mount("s1") / "outputs/f"), "bytes");
+  EXPECT_GT(last_used(), before);
 }
 
 TEST_F(SeedS2Store, Requirement4_5_CleaningAlsoHappensAtTheEndOfTheProgram) {
