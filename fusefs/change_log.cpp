@@ -192,8 +192,9 @@ bool ChangeLog::write_record(ChangeKind kind, std::string_view path, std::string
     return false;
   std::byte* out = region_.data() + offset;
   std::memcpy(out, &head, sizeof head);
-  std::memcpy(out + sizeof head, path.data(), path.size());
-  std::memcpy(out + sizeof head + path.size(), target.data(), target.size());
+  char* const text = reinterpret_cast<char*>(out + sizeof head);
+  path.copy(text, path.size());
+  target.copy(text + path.size(), target.size());
   fault_point("changes.record");
   state.end.store(end + head.size, std::memory_order_release);
   return true;

@@ -222,8 +222,7 @@ ssize_t Channel::read(Reader& reader) {
   begin(reader, size);
   if (header->pid && reader.rate.is_high_at(current().started))
     Wakefulness::instance().extend(current().started);
-  if (is_use(header->opcode))
-    last_used_.store(now_seconds(), std::memory_order_relaxed);
+  if (is_use(header->opcode)) last_used_.store(now_seconds(), std::memory_order_relaxed);
   if (header->opcode == FUSE_INIT) state_.record_init(bytes);
   return size;
 }

@@ -224,7 +224,10 @@ TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {
   EXPECT_EQ(read(mount("copy") / "outputs/f"), "one");
   write(mount("copy") / "outputs/f", "other");
   EXPECT_EQ(read(file()), "one");
+  write(file(), "two");
   EXPECT_EQ(post("fork", {{"id", "copy"}}).code(), "already_exists");
+  EXPECT_EQ(post("fork", {{"id", ".."}}).code(), "invalid_request");
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/snapshots").json()["snapshots"].size(), 1u);
   EXPECT_EQ(post("fork", {{"snapshot", "0000000000"}}).code(), "unknown_snapshot");
   for (const auto& labels : {json{{"", "nameless"}}, json{{"long", std::string(4097, 'x')}}})
     EXPECT_EQ(post("fork", {{"labels", labels}}).code(), "invalid_request") << labels;

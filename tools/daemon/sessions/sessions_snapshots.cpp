@@ -121,12 +121,6 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
   if (!peer.may_use(source.owner())) return no_such_session();
   auto store = store_of(source);
   if (!store) return fail(store.error());
-  auto from = snapshot;
-  if (from.empty()) {
-    auto taken = take_snapshot(source, {}, progress);
-    if (!taken) return fail(taken.error());
-    from = taken->snapshot.id.text();
-  }
   auto id = choose_id(wanted_id, std::nullopt);
   if (!id) return fail(id.error());
 
@@ -147,6 +141,12 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
 
   bool is_inserted = false;
   const auto forked = [&]() -> Result<snapshots::Snapshot> {
+    auto from = snapshot;
+    if (from.empty()) {
+      auto taken = take_snapshot(source, {}, progress);
+      if (!taken) return fail(taken.error());
+      from = taken->snapshot.id.text();
+    }
     if (auto inserted = registry_->insert(record); !inserted) return fail(inserted.error());
     is_inserted = true;
     auto copied = (*store)->fork(from, store_config(record), progress);
