@@ -105,15 +105,15 @@ Result<Attributes> attributes_of(int fd, const struct stat& status) {
   if (size < 0 && errno == EOPNOTSUPP) return attributes;
   if (size < 0) return fail_errno(errno, kWhat);
   names.resize(static_cast<std::size_t>(size));
+  std::string room;  // kept apart from the values, which are many and small
   for (std::size_t at = 0; at < names.size(); at = names.find('\0', at) + 1) {
     const char* name = names.data() + at;
     if (!std::string_view(name).starts_with(kUserXattr)) continue;
-    std::string value(64 << 10, '\0');  // XATTR_SIZE_MAX
-    const ssize_t length = ::fgetxattr(fd, name, value.data(), value.size());
+    room.resize(64 << 10);  // XATTR_SIZE_MAX
+    const ssize_t length = ::fgetxattr(fd, name, room.data(), room.size());
     if (length < 0 && errno == ENODATA) continue;
     if (length < 0) return fail_errno(errno, kWhat);
-    value.resize(static_cast<std::size_t>(length));
-    attributes.xattrs.emplace_back(name, std::move(value));
+    attributes.xattrs.emplace_back(name, room.substr(0, static_cast<std::size_t>(length)));
   }
   std::sort(attributes.xattrs.begin(), attributes.xattrs.end());
   return attributes;

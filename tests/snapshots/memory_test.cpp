@@ -1,6 +1,7 @@
 // What a store keeps in memory between two calls.
 
 #include <malloc.h>
+#include <sys/xattr.h>
 
 #include "tests/snapshots/fixture.h"
 
@@ -25,6 +26,22 @@ TEST_F(MemoryTest, OfASnapshotIsLetGoWhenAskedFor) {
   const auto taken = snapshot();
   EXPECT_EQ(taken.stats.changed, 1u);
   expect_exact(taken);
+}
+
+TEST_F(MemoryTest, OfExtendedAttributesIsThatOfTheirBytes) {
+  if (in_use() == 0) GTEST_SKIP() << "a sanitizer's allocator does not say how much is in use";
+  make_zones();
+  constexpr int kFiles = 500, kAttributes = 4;
+  for (int i = 0; i < kFiles; ++i) {
+    const auto file = in("outputs/" + std::to_string(i));
+    write(file, "x");
+    for (int n = 0; n < kAttributes; ++n)
+      if (::setxattr(file.c_str(), ("user." + std::to_string(n)).c_str(), "v", 1, 0) != 0)
+        GTEST_SKIP() << "no extended attributes on this file system";
+  }
+  const auto before = in_use();
+  snapshot();
+  EXPECT_LT(in_use(), before + kFiles * kAttributes * 4096);
 }
 
 TEST_F(MemoryTest, IsNotWaitedForWhereASnapshotIsAtWork) {

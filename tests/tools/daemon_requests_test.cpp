@@ -2,6 +2,7 @@
 // ranges.
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <memory>
 #include <set>
@@ -316,6 +317,23 @@ TEST_F(DaemonRequests, ThatAreHalfClosedOrAbandonedLeaveNothing) {
   EXPECT_TRUE(comes_true([&] { return count_in_proc(pid_, "fd") <= descriptors; }));
   EXPECT_EQ(ask("GET", "/v1/sessions/s1/files/outputs").json()["entries"].size(), 1u);
   EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), 1u);
+}
+
+TEST_F(DaemonRequests, ForEventsThatAreReadTooSlowlyAreToldHowManyWereMissed) {
+  HttpClient reader(socket());
+  reader.send("GET /v1/events?session=s1 HTTP/1.1\r\n\r\n");
+  reader.receive_until("okcvm events");
+  const auto deny = [&] { EXPECT_EQ(::mkdir((mount("s1") / "new").c_str(), 0755), -1); };
+  for (int i = 0; i < 10'000; ++i) deny();
+  std::string told;
+  for (int left = 100'000; left > 0 && told.find("\"type\":\"dropped\"") == told.npos; --left) {
+    deny();
+    told = reader.receive_until("}\n\n");
+  }
+  const auto dropped = json::parse(told.substr(told.find("{\"type\":\"dropped\"")));
+  EXPECT_EQ(dropped["session"], "s1");
+  EXPECT_TRUE(dropped["at"].is_string());
+  EXPECT_GT(dropped["dropped"], 0);
 }
 
 class DaemonLog : public DaemonFixture {};

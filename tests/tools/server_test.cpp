@@ -134,7 +134,7 @@ class ServerTest : public ::testing::Test {
                        send("two\n");
                        return std::shared_ptr<void>(nullptr, [this](void*) { live_ended_.set_value(); });
                      },
-                     "keep\n"};
+                     [] { return "keep\n"; }};
         return response;
       };
     } else {

@@ -169,7 +169,7 @@ Outcome<void> events(Context& context) {
     if (!enough) return {};
     return tl::unexpected(Failure{"", "", kDone, true});  // ends the request, not the work
   });
-  if (response) return refuse("busy", "the daemon ended the stream: it is stopping, or the session is gone");
+  if (response) return refuse("busy", "the daemon ended the stream: it is stopping");
   if (enough) return {};
   return tl::unexpected(response.error());
 }

@@ -492,7 +492,7 @@ void Connection::keep_alive_later() {
   timer_.expires_after(std::chrono::seconds(15));
   timer_.async_wait([self = shared_from_this()](Error_code error) {
     if (error || !self->stream_.socket().is_open()) return;
-    if (!self->is_writing_) self->queue_line(self->live_keep_alive_);
+    if (!self->is_writing_) self->queue_line(self->live_keep_alive_());
     self->keep_alive_later();
   });
 }

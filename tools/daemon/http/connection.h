@@ -110,7 +110,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool is_last_queued_ = false;
   bool is_live_ = false;
   std::shared_ptr<void> live_;
-  std::string live_keep_alive_;
+  std::function<std::string()> live_keep_alive_;
 };
 
 }  // namespace okcvm::daemon

@@ -58,7 +58,7 @@ struct FileBody {
 struct LiveBody {
   using Send = std::function<bool(std::string)>;
   std::function<std::shared_ptr<void>(Send)> start;
-  std::string keep_alive;  // sent when nothing else was for 15 seconds
+  std::function<std::string()> keep_alive;  // what to send now and then, that the client be found gone
 };
 
 struct Response {

@@ -14,7 +14,7 @@ namespace okcvm::daemon::routes {
 namespace {
 
 std::string event_text(const Event& event) {
-  return "id: " + std::to_string(event.number) + "\nevent: " + event.type + "\ndata: " + event.data + "\n\n";
+  return "event: " + event.type + "\ndata: " + event.data + "\n\n";
 }
 
 }  // namespace
@@ -60,18 +60,23 @@ Result<Response> follow_events(Exchange& exchange) {
     if (!session) return fail(session.error());
     only = (*session)->id().text();
   }
+  const auto peer = exchange.request.peer;
+  const auto dropped = std::make_shared<std::atomic<std::int64_t>>(0);
+  const auto take_dropped = [=]() -> std::string {
+    const auto missed = dropped->exchange(0);
+    if (missed == 0) return {};
+    return event_text(EventHub::event_of("dropped", only, peer.uid, {EventHub::number("dropped", missed)}));
+  };
   LiveBody body;
-  body.keep_alive = ": keep-alive\n\n";
-  body.start = [&events = exchange.service.events, peer = exchange.request.peer,
-                only](const LiveBody::Send& send) {
+  body.keep_alive = [=] {
+    auto text = take_dropped();
+    return text.empty() ? ": keep-alive\n\n" : text;
+  };
+  body.start = [=, &events = exchange.service.events](const LiveBody::Send& send) {
     send(": okcvm events\n\n");
-    auto dropped = std::make_shared<std::atomic<std::int64_t>>(0);
-    return events.listen([peer, only, send, dropped](const Event& event) {
+    return events.listen([=](const Event& event) {
       if (!peer.may_use(event.owner) || (!only.empty() && event.session != only)) return;
-      if (const auto missed = dropped->exchange(0); missed > 0)
-        if (!send("event: dropped\ndata: {\"dropped\":" + std::to_string(missed) + "}\n\n"))
-          dropped->fetch_add(missed);
-      if (!send(event_text(event))) dropped->fetch_add(1);
+      if (!send(take_dropped() + event_text(event))) dropped->fetch_add(1);
     });
   };
   Response response;

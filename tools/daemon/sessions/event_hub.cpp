@@ -14,22 +14,27 @@ EventHub::Field EventHub::number(std::string_view name, std::int64_t value) {
   return {name, std::to_string(value)};
 }
 
-void EventHub::publish(std::string_view type, std::string_view session, uid_t owner,
-                       const std::vector<Field>& fields) {
-  std::vector<std::shared_ptr<Listener>> hearing;
-  Event event{0, std::string(type), std::string(session), owner, {}};
-  {
-    const MutexLock lock(mutex_);
-    std::erase_if(listeners_, [](const auto& listener) { return listener.expired(); });
-    if (listeners_.empty()) return;
-    event.number = ++last_number_;
-    for (const auto& listener : listeners_)
-      if (auto live = listener.lock()) hearing.push_back(std::move(live));
-  }
+Event EventHub::event_of(std::string_view type, std::string_view session, uid_t owner,
+                         const std::vector<Field>& fields) {
+  Event event{std::string(type), std::string(session), owner, {}};
   event.data = "{\"type\":\"" + event.type + "\",\"session\":\"" + event.session + "\",\"at\":\"" +
                time_text(time_now()) + "\"";
   for (const auto& [name, value] : fields) event.data.append(",\"").append(name).append("\":").append(value);
   event.data += "}";
+  return event;
+}
+
+void EventHub::publish(std::string_view type, std::string_view session, uid_t owner,
+                       const std::vector<Field>& fields) {
+  std::vector<std::shared_ptr<Listener>> hearing;
+  {
+    const MutexLock lock(mutex_);
+    std::erase_if(listeners_, [](const auto& listener) { return listener.expired(); });
+    if (listeners_.empty()) return;
+    for (const auto& listener : listeners_)
+      if (auto live = listener.lock()) hearing.push_back(std::move(live));
+  }
+  const Event event = event_of(type, session, owner, fields);
   for (const auto& listener : hearing) (*listener)(event);
 }
 

@@ -17,8 +17,7 @@ namespace okcvm::daemon {
 
 /// Something that happened to a session, as the event stream tells it.
 struct Event {
-  std::uint64_t number = 0;
-  std::string type;     // "session", "snapshot", "restore", "denial", "skill", "upload"
+  std::string type;     // "session", "snapshot", "restore", "denial", "skill", "upload", "dropped"
   std::string session;  // id
   uid_t owner = 0;
   std::string data;  // a JSON object on one line
@@ -32,6 +31,10 @@ class EventHub final {
   static Field text(std::string_view name, std::string_view value);
   static Field number(std::string_view name, std::int64_t value);
 
+  /// One that happens now.
+  static Event event_of(std::string_view type, std::string_view session, uid_t owner,
+                        const std::vector<Field>& fields);
+
   void publish(std::string_view type, std::string_view session, uid_t owner, const std::vector<Field>& fields)
       EXCLUDES(mutex_);
   bool has_listeners() const EXCLUDES(mutex_);
@@ -42,7 +45,6 @@ class EventHub final {
 
  private:
   mutable Mutex mutex_;
-  std::uint64_t last_number_ GUARDED_BY(mutex_) = 0;
   std::vector<std::weak_ptr<Listener>> listeners_ GUARDED_BY(mutex_);
 };
 

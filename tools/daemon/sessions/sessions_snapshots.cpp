@@ -108,7 +108,7 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
   if (!restored) return restored;
   if (!dry_run)
     events_.publish("restore", session.id().text(), session.owner(),
-                    {EventHub::text("snapshot", snapshot.value_or("undo")),
+                    {EventHub::text("snapshot", restored->target.text()),
                      EventHub::number("changes", static_cast<std::int64_t>(restored->applied.size())),
                      EventHub::number("milliseconds", watch.milliseconds())});
   return restored;
