@@ -75,6 +75,47 @@ TEST_F(DaemonFiles, AreListedInPages) {
   EXPECT_EQ(get("outputs?limit=1").json()["truncated"], false);
 }
 
+TEST_F(DaemonFiles, WithLongPathsAreListedInPagesOfABoundedSize) {
+  constexpr std::size_t kDepth = 14, kFiles = 3000, kMostTexts = 4 << 20;
+  ASSERT_EQ(ask("POST", "/v1/sessions/s1/snapshots").status, 201);
+  const std::string long_name(240, 'd');
+  std::string path = "outputs";
+  FileDescriptor at(::open((mount("s1") / path).c_str(), O_PATH));
+  for (std::size_t depth = 0; depth < kDepth; ++depth) {
+    ASSERT_EQ(::mkdirat(at.get(), long_name.c_str(), 0755), 0);
+    at = FileDescriptor(::openat(at.get(), long_name.c_str(), O_PATH));
+    path += "/" + long_name;
+  }
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < kFiles; ++i) names.insert(std::to_string(i));
+  for (const auto& name : names) ASSERT_EQ(::mknodat(at.get(), name.c_str(), S_IFREG | 0644, 0), 0);
+  std::set<std::string> seen;
+  std::string after;
+  for (bool has_more = true; has_more;) {
+    const auto answer = get(path + "?after=" + after);
+    ASSERT_LT(answer.body.size(), 2 * kMostTexts);
+    const auto page = answer.json();
+    for (const auto& entry : page["entries"]) seen.insert(entry["name"].get<std::string>());
+    after = page["entries"].back()["name"];
+    has_more = page["truncated"];
+  }
+  EXPECT_EQ(seen, names);
+  const auto diff = ask("GET", "/v1/sessions/s1/diff");
+  EXPECT_LT(diff.body.size(), 2 * kMostTexts);
+  EXPECT_EQ(diff.json()["truncated"], true);
+  EXPECT_GE(diff.json()["total"], kFiles);
+}
+
+TEST_F(DaemonFiles, AreListedToManyOfOneUserAtOnce) {
+  for (int i = 0; i < 200; ++i) put("outputs/" + std::to_string(i), "x");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 24; ++i)
+    threads.emplace_back([&] {
+      for (int n = 0; n < 5; ++n) EXPECT_EQ(get("outputs").json()["entries"].size(), 200u);
+    });
+  for (auto& thread : threads) thread.join();
+}
+
 TEST_F(DaemonFiles, TellWhatTheSessionIs) {
   const auto first = get(".metadata.json");
   EXPECT_EQ(first.body, read(mount("s1") / ".metadata.json"));

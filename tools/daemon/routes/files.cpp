@@ -70,9 +70,16 @@ Result<Response> list_directory(fusefs::Files& files, const Caller& caller, cons
   auto listing = files.list(caller, path, after, limit);
   if (!listing) return fail(listing.error());
   Json entries = Json::array();
+  std::size_t texts = 0;
   for (const auto& info : listing->entries) {
     auto name = Name::parse(info.name);
-    if (name) entries.push_back(entry_view(files, caller, path / *name, info));
+    if (!name) continue;
+    if (texts >= kMostTexts) {
+      listing->truncated = true;
+      break;
+    }
+    entries.push_back(entry_view(files, caller, path / *name, info));
+    texts += size_of_texts(entries.back());
   }
   return json_response(
       {{"path", path.text()}, {"entries", std::move(entries)}, {"truncated", listing->truncated}});
@@ -184,8 +191,10 @@ Result<Response> get_file(Exchange& exchange) {
   auto info = files.stat(caller, *path, !only_stat);
   if (!info) return fail(info.error());
   if (only_stat) return json_response(entry_view(files, caller, *path, *info));
-  if (info->type == fusefs::FileType::kDirectory)
+  if (info->type == fusefs::FileType::kDirectory) {
+    const auto turn = exchange.service.listings.take(caller.uid);
     return list_directory(files, caller, *path, after, static_cast<std::size_t>(limit));
+  }
   auto file = files.open(caller, *path);
   if (!file) return fail(file.error());
   return send_file(exchange.request, *path, std::move(*file));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tools/daemon/http/message.h"
+#include "tools/daemon/routes/turns.h"
 #include "tools/daemon/sessions/sessions.h"
 
 namespace okcvm::daemon {
@@ -24,6 +25,8 @@ struct Service {
   timespec started_at{};
   std::chrono::steady_clock::time_point started{};
   std::function<std::size_t()> connections;
+  Turns listings{};
+  Turns comparisons{};
 };
 
 /// A request on its way through a route. `session` is set where the pattern has {id}; the peer may use it,

@@ -9,9 +9,8 @@
 namespace okcvm::daemon::routes {
 namespace {
 
-constexpr std::int64_t kMaxId = UINT32_MAX - 1;   // (uid_t)-1 stands for nobody
-constexpr std::int64_t kMostSessions = 10'000;    // of one answer, which is held in memory
-constexpr std::size_t kMostLabelBytes = 4 << 20;  // likewise
+constexpr std::int64_t kMaxId = UINT32_MAX - 1;  // (uid_t)-1 stands for nobody
+constexpr std::int64_t kMostSessions = 10'000;   // of one answer, which is held in memory
 
 WorkdirRequest read_workdir(Fields& fields) {
   WorkdirRequest request;
@@ -86,7 +85,7 @@ Result<Response> list_sessions(Exchange& exchange) {
   const auto& sessions = exchange.service.sessions;
   const auto& peer = exchange.request.peer;
   Json list = Json::array();
-  std::size_t label_bytes = 0;
+  std::size_t texts = 0;
   bool is_truncated = false;
   for (const auto& session :
        after ? sessions.list_after(peer, prefix, *after) : sessions.list(peer, prefix)) {
@@ -95,11 +94,10 @@ Result<Response> list_sessions(Exchange& exchange) {
       const auto found = labels.find(label->substr(0, equals));
       if (found == labels.end() || found->second != label->substr(equals + 1)) continue;
     }
-    is_truncated = static_cast<std::int64_t>(list.size()) >= limit || label_bytes >= kMostLabelBytes;
+    is_truncated = static_cast<std::int64_t>(list.size()) >= limit || texts >= kMostTexts;
     if (is_truncated) break;
     list.push_back(view_of_session(exchange.service, *session, with_counters));
-    for (const auto& [name, value] : list.back()["labels"].items())
-      label_bytes += name.size() + value.get_ref<const std::string&>().size();
+    texts += size_of_texts(list.back()["labels"]);
   }
   return json_response({{"sessions", std::move(list)}, {"truncated", is_truncated}});
 }

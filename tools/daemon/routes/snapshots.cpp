@@ -86,6 +86,7 @@ Result<Response> show_snapshot(Exchange& exchange) {
   const auto& name = exchange.request.captures["snapshot"];
   auto snapshot = (*store)->find(name);
   if (!snapshot) return fail(snapshot.error());
+  const auto turn = exchange.service.comparisons.take(exchange.request.peer.uid);
   auto changes = (*store)->show(name, reader);
   if (!changes) return fail(changes.error());
   Json view{{"snapshot", view_of_snapshot(*snapshot)}};
@@ -109,6 +110,7 @@ Result<Response> diff_snapshots(Exchange& exchange) {
   const auto second = to ? std::optional((*store)->find(*to)) : std::nullopt;
   for (const auto* end : {&first, &second})
     if (*end && !**end) return fail((*end)->error());
+  const auto turn = exchange.service.comparisons.take(exchange.request.peer.uid);
   auto changes = (*store)->diff(from, to, *source, reader, exchange.request.progress);
   if (!changes) return fail(changes.error());
   Json view{{"from", first ? Json((*first)->id.text()) : Json()},
@@ -171,6 +173,7 @@ Result<Response> verify_snapshot(Exchange& exchange) {
   if (!store) return fail(store.error());
   auto source = changes_for(exchange, true);
   if (!source) return fail(source.error());
+  const auto turn = exchange.service.comparisons.take(exchange.request.peer.uid);
   auto report = (*store)->verify(snapshot, *source, exchange.request.progress);
   if (!report) return fail(report.error());
   Json view{{"ok", report->problems.empty()}, {"objects", report->objects}};

@@ -53,6 +53,13 @@ bool survives(const Service& service, const fusefs::MountStatistics& mount) {
   return mount.survives_daemon && service.kept_by() != "nobody";
 }
 
+std::size_t size_of_texts(const Json& row) {
+  std::size_t size = 0;
+  for (const auto& [name, value] : row.items())
+    size += name.size() + (value.is_string() ? value.get_ref<const std::string&>().size() : 0);
+  return size;
+}
+
 Json view_of_session(const Service& service, const Session& session, bool counters) {
   const Sessions& sessions = service.sessions;
   const auto record = session.record_as_mounted();
@@ -121,8 +128,9 @@ void add_notes(Json& view, const char* name, const std::vector<std::string>& not
 
 void add_differences(Json& view, const char* name, const std::vector<snapshots::Difference>& differences) {
   Json rows = Json::array();
+  std::size_t texts = 0;
   for (const auto& difference : differences) {
-    if (rows.size() == kMostDifferences) break;
+    if (rows.size() == kMostDifferences || texts >= kMostTexts) break;
     Json row;
     row["kind"] = kind_name(difference.kind);
     row["path"] = difference.path.text();
@@ -133,6 +141,7 @@ void add_differences(Json& view, const char* name, const std::vector<snapshots::
     if (difference.new_mode) row["new_mode"] = mode_text(*difference.new_mode);
     if (difference.binary) row["binary"] = true;
     if (!difference.unified.empty()) row["unified"] = difference.unified;
+    texts += size_of_texts(row);
     rows.push_back(std::move(row));
   }
   view["total"] = differences.size();

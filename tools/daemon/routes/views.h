@@ -16,6 +16,11 @@ namespace okcvm::daemon {
 
 using Json = nlohmann::ordered_json;
 
+/// Bytes of texts in the rows of one answer, which is held in memory: there it ends.
+inline constexpr std::size_t kMostTexts = 4 << 20;
+/// Of an object's names and texts.
+std::size_t size_of_texts(const Json& row);
+
 Response json_response(const Json& value, int status = 200);
 
 /// "file", "directory", "symlink" or "other".
