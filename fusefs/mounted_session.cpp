@@ -389,14 +389,9 @@ void MountedSession::tell_everything() {
 /// Tells the kernel of an inode that may have changed or gone. Answers the name that it may know it by, where
 /// one is known here.
 std::optional<RelPath> MountedSession::tell_of(const Node& node) {
-  if (S_ISREG(node.type)) notifier_.inode(node.id);  // another of its names may be gone
-  if (!node.dead && operations_.orphans().keeps(node.id)) operations_.name_may_go(node.id, {});
-  // The kernel may still reach it by its name, which nobody knows any more: see below.
-  if (node.dead) {
-    nodes_.drop_last_status(node.id);
-    notifier_.inode(node.id);
-    return std::nullopt;
-  }
+  if (S_ISREG(node.type) || node.dead) notifier_.inode(node.id);  // another of its names may be gone
+  if (node.dead) return std::nullopt;                             // its last one is among those that went
+  if (operations_.orphans().keeps(node.id)) operations_.name_may_go(node.id, {});
   // The table has no long names. If it is gone, the kernel is to ask for it, hear that (ESTALE), and look
   // again; nothing unused may keep it.
   if (node.name.empty()) {

@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 class TakeOver : public ::testing::Test {
  protected:
@@ -346,7 +347,9 @@ TEST_F(TakeOver, WhatWasRemovedWhileOpenCanStillBeLookedAt) {
   ASSERT_OK(::unlink((outputs() / "fifo").c_str()));
   ASSERT_OK(::rmdir((outputs() / "dir").c_str()));
   ASSERT_OK(::unlink((outputs() / "file").c_str()));
-  for (int i = 0; i < 2; ++i) {
+  write(outputs() / "restored", "");
+  for (int i = 0; i < 3; ++i) {
+    if (i == 2) daemon().ask("begin to take away outputs/restored");
     ASSERT_NO_FATAL_FAILURE(replace_daemon());
     EXPECT_EQ(stat_of(fifo).st_mode, S_IFIFO | 0640u);
     EXPECT_EQ(stat_of(fifo).st_uid, 7u);
@@ -354,6 +357,7 @@ TEST_F(TakeOver, WhatWasRemovedWhileOpenCanStillBeLookedAt) {
     EXPECT_EQ(stat_of(fifo).st_nlink, 0u);
     EXPECT_EQ(stat_of(directory).st_mode, S_IFDIR | 01750u);
     EXPECT_EQ(stat_of(directory).st_nlink, 0u);
+    EXPECT_THAT(list("/proc/self/fd/" + std::to_string(directory.get())), IsEmpty());
     EXPECT_EQ(stat_of(file).st_mode, S_IFREG | 0644u);
     EXPECT_EQ(stat_of(file).st_size, 7);
     EXPECT_EQ(stat_of(file).st_nlink, 0u);
