@@ -167,8 +167,8 @@ class Operations {
   /// told, their nodes keep them; then they are gone, or stay after all. All while requests are held back.
   void names_will_go(const std::vector<RelPath>& paths);
   void names_went() EXCLUDES(going_mutex_);
-  /// The same of one node, with the status that it has.
-  void name_may_go(NodeId id, const struct stat& status) EXCLUDES(going_mutex_);
+  /// The same of one node, with the status that it has; `inode` is open on what nobody else may keep.
+  void name_may_go(NodeId id, const struct stat& status, FileDescriptor inode = {}) EXCLUDES(going_mutex_);
   /// Makes a zone's directory, if it is not there yet, before anything in it has a name.
   Result<void> make_zone(Zone zone);
   /// Puts a finished file, made by the control socket elsewhere in the same file system, under a name.
@@ -305,7 +305,11 @@ class Operations {
                   const struct stat& status) const;
   /// To be called before a name goes that may be the last one of what `held` is open on.
   void before_removal(const Directory& directory, const struct stat& status, int held);
-  void may_have_lost_names(NodeId id, const struct stat& status);
+  struct Going {
+    struct stat status {};
+    FileDescriptor inode;
+  };
+  void may_have_lost_names(NodeId id, Going going);
   void name_is_given(const Node& node, const Directory& directory, const char* name);
   Nameless name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                         FileDescriptor held);
@@ -386,7 +390,7 @@ class Operations {
   Gate moves_;
   RemovedInodes removed_;
   mutable Mutex going_mutex_;
-  std::unordered_map<std::uint64_t, struct stat> going_ GUARDED_BY(going_mutex_);  // named by names_will_go()
+  std::unordered_map<std::uint64_t, Going> going_ GUARDED_BY(going_mutex_);  // named by names_will_go()
   Mutex metadata_mutex_;
   std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);
 };

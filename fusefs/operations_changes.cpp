@@ -293,6 +293,8 @@ void Operations::name_was_taken(const Directory& directory, const char* name, st
 }
 
 void Operations::names_will_go(const std::vector<RelPath>& paths) {
+  constexpr int kMostDirectoriesHeld = 1024;  // each somebody may stand in or have open, which we cannot tell
+  int directories_held = 0;
   RelPath open_on;
   Result<FileDescriptor> directory = fail_errno(ENOENT);
   for (const RelPath& path : paths) {
@@ -306,50 +308,54 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
     if (!directory || ::fstatat(directory->get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
     const auto id = nodes_.id_of({kWorkspaceVolume, status.st_ino});
     if (!id) continue;
-    name_may_go(*id, status);
     const OpenState state = nodes_.open_state(*id);
-    if (!S_ISREG(status.st_mode) || !state.opens || state.backing_id) continue;
-    const FileDescriptor held(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    if (held) orphans_.keep(*id, zone_named(path.top()), held.get());
+    const bool is_served = S_ISREG(status.st_mode) && state.opens && !state.backing_id;
+    FileDescriptor held;
+    if (is_served || (S_ISDIR(status.st_mode) && directories_held++ < kMostDirectoriesHeld))
+      held = FileDescriptor(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (held && is_served) orphans_.keep(*id, zone_named(path.top()), held.get());
+    name_may_go(*id, status, std::move(held));
   }
 }
 
-void Operations::name_may_go(NodeId id, const struct stat& status) {
+void Operations::name_may_go(NodeId id, const struct stat& status, FileDescriptor inode) {
   const MutexLock lock(going_mutex_);
-  going_.emplace(id.value, status);
+  going_.try_emplace(id.value, status, std::move(inode));
 }
 
 std::optional<struct stat> Operations::going_status(NodeId id) const {
   const MutexLock lock(going_mutex_);
   const auto found = going_.find(id.value);
   if (found == going_.end()) return std::nullopt;
-  struct stat status = found->second;
+  struct stat status = found->second.status;
   status.st_nlink = 0;
   return status;
 }
 
 void Operations::names_went() {
-  std::vector<std::pair<std::uint64_t, struct stat>> going;
+  std::vector<std::pair<std::uint64_t, Going>> gone;
   {
     const MutexLock lock(going_mutex_);
-    going.assign(going_.begin(), going_.end());
+    for (auto& [id, going] : going_) gone.emplace_back(id, Going{going.status, std::move(going.inode)});
   }
-  for (const auto& [id, status] : going) may_have_lost_names(NodeId{id}, status);
+  for (auto& [id, going] : gone) may_have_lost_names(NodeId{id}, std::move(going));
   const MutexLock lock(going_mutex_);
   going_.clear();
 }
 
-void Operations::may_have_lost_names(NodeId id, const struct stat& status) {
+void Operations::may_have_lost_names(NodeId id, Going going) {
   const auto node = nodes_.find(id);
   if (!node || node->dead) return;
   kernel_.inode(id);
-  const auto held = open_inode(*node, O_PATH | O_NOFOLLOW);
+  if (!going.inode)
+    if (auto found = open_inode(*node, O_PATH | O_NOFOLLOW)) going.inode = std::move(*found);
   struct stat now {};
-  if (held && ::fstat(held->get(), &now) == 0 && now.st_nlink > (orphans_.keeps(id) ? 1 : 0))
+  if (going.inode && ::fstat(going.inode.get(), &now) == 0 && now.st_nlink > (orphans_.keeps(id) ? 1 : 0))
     return orphans_.drop(id);
   nodes_.unlinked(node->key, node->parent, node->name, true);
-  nodes_.note_last_status(id, status);
+  nodes_.note_last_status(id, going.status);
   directories_.drop(id);
+  if (node->is_directory() && going.inode) removed_.hold(id, std::move(going.inode));
 }
 
 Result<Operations::Nameless> Operations::unlink(const Request& request, NodeId parent, const char* name) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -17,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 class Hold : public MountedSession {
  protected:
@@ -118,6 +120,29 @@ TEST_F(Hold, OpenFilesAndWorkingDirectoriesStayWhatTheyWere) {
   const FileDescriptor made(::openat(directory.get(), "made", O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
   ASSERT_TRUE(made) << errno_name(errno);
   EXPECT_THAT(list(outputs() / "d"), ElementsAre("file", "made"));
+}
+
+TEST_F(Hold, ADirectoryThatGoesStaysWhatItWasForWhoHasItOpen) {
+  fs::create_directory(outputs() / "d");
+  const auto directory = open_file(outputs() / "d", O_RDONLY | O_DIRECTORY);
+  {
+    auto hold = session().driver().hold();
+    hold->will_replace(paths({"outputs/d"}));
+    fs::remove(backing("outputs/d"));
+    hold->invalidate(paths({"outputs/d"}));
+  }
+  EXPECT_FALSE(there_is(outputs() / "d"));
+  EXPECT_OK(::fchmod(directory.get(), 0710));
+  const timespec times[2] = {{1, 0}, {2, 0}};
+  EXPECT_OK(::futimens(directory.get(), times));
+  EXPECT_OK(::fsetxattr(directory.get(), "user.a", "b", 1, 0));
+  const auto status = stat_of(directory);
+  EXPECT_EQ(status.st_mode, S_IFDIR | 0710u);
+  EXPECT_EQ(status.st_mtim.tv_sec, 2);
+  EXPECT_EQ(status.st_nlink, 0u);
+  EXPECT_THAT(list("/proc/self/fd/" + std::to_string(directory.get())), IsEmpty());
+  EXPECT_EQ(::openat(directory.get(), "f", O_CREAT | O_WRONLY, 0644), -1);
+  EXPECT_EQ(errno, ENOENT);
 }
 
 TEST_F(Hold, AZoneMadeUnderneathIsSeen) {
