@@ -90,7 +90,8 @@ TEST_F(Generated, BashAsksTheDaemonForNames) {
       return reply(200, R"({"snapshots":[{"id":"00112233445566778899"}]})");
     if (request.target == "/v1/skills") return reply(200, R"({"skills":[{"name":"pdf"}]})");
     if (request.target.find("/checkpoints") != std::string::npos)
-      return reply(200, R"({"checkpoints":[{"id":"c1","created_at":"2026-01-01T00:00:00Z"}]})");
+      return reply(200, R"({"checkpoints":[{"id":"c2","created_at":"2026-01-01T00:00:00Z","head":true},
+                                          {"id":"c1","created_at":"2026-01-01T00:00:00Z"}]})");
     if (request.target.ends_with("?stat=true")) return reply(200, R"({"type":"directory"})");
     if (request.target.find("/files/") != std::string::npos)
       return reply(200, R"({"entries":[{"name":"a b","path":"outputs/a b","type":"file"},
@@ -106,7 +107,7 @@ TEST_F(Generated, BashAsksTheDaemonForNames) {
   EXPECT_THAT(offered({"okcvm", "read", "12ab34cd", R"("outputs/a\ )"}),
               ::testing::ElementsAre("outputs/a b"));
   EXPECT_THAT(offered({"okcvm", "create", "--skill", "p"}), ::testing::ElementsAre("pdf"));
-  EXPECT_THAT(offered({"okcvm", "checkpoint", "load", "12ab34cd", ""}), ::testing::ElementsAre("c1"));
+  EXPECT_THAT(offered({"okcvm", "checkpoint", "load", "12ab34cd", ""}), ::testing::ElementsAre("c2", "c1"));
 }
 
 TEST_F(Generated, WithoutADaemonNothingIsOfferedAndNothingIsSaid) {
@@ -127,18 +128,23 @@ TEST_F(Generated, ScriptsAreGoodShell) {
 TEST_F(Generated, FishOffersVerbsOptionsAndNames) {
   if (!okcvm::test::have_program("fish")) GTEST_SKIP() << "fish is not installed";
   daemon_answers(reply(200, R"({"sessions":[{"id":"12ab34cd","state":"mounted"}]})"));
-  const auto complete = [&](const std::string& line) {
-    return okcvm::test::run({.arguments = {"fish", "--no-config", "-c",
-                                           "okcvm completion fish | source; complete -C '" + line + "'"},
-                             .directory = scratch_.path(),
-                             .environment = {"OKCVM_SOCKET=" + socket(), "HOME=" + scratch_.path().string(),
-                                             "PATH=" + program_folder() + ":/usr/bin:/bin"}})
+  const auto complete = [&](const std::string& line, const std::string& default_socket = "/nowhere") {
+    return okcvm::test::run(
+               {.arguments = {"fish", "--no-config", "-c",
+                              "okcvm completion fish | source; complete -C '" + line + "'"},
+                .directory = scratch_.path(),
+                .environment = {"OKCVM_SOCKET=" + default_socket, "HOME=" + scratch_.path().string(),
+                                "PATH=" + program_folder() + ":/usr/bin:/bin"}})
         .output;
   };
   EXPECT_THAT(complete("okcvm snap"), AllOf(HasSubstr("snapshot\t"), HasSubstr("snapshots\t")));
   EXPECT_THAT(complete("okcvm skill "), AllOf(HasSubstr("load\t"), Not(HasSubstr("create"))));
   EXPECT_THAT(complete("okcvm restore x y --dr"), HasSubstr("--dry-run"));
-  EXPECT_THAT(complete("okcvm info "), HasSubstr("12ab34cd"));
+  EXPECT_THAT(complete("okcvm "), AllOf(HasSubstr("create\t"), Not(HasSubstr("test:"))));
+  EXPECT_THAT(complete("okcvm info ", socket()), HasSubstr("12ab34cd"));
+  for (const std::string given : {"--socket ", "--socket="})
+    EXPECT_THAT(complete("okcvm " + given + socket() + " info "), HasSubstr("12ab34cd"));
+  EXPECT_THAT(complete("okcvm snapshots -n 5 ", socket()), HasSubstr("12ab34cd"));
   EXPECT_THAT(complete("okcvm completion "), HasSubstr("zsh"));
   EXPECT_THAT(complete("okcvm help "), AllOf(HasSubstr("create\t"), HasSubstr("skill")));
   EXPECT_THAT(complete("okcvm help skill "), AllOf(HasSubstr("unload\t"), Not(HasSubstr("create"))));

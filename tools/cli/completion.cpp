@@ -1,6 +1,7 @@
 #include "tools/cli/completion.h"
 
 #include <array>
+#include <set>
 
 #include "tools/cli/verbs.h"
 
@@ -78,7 +79,7 @@ _okcvm_candidates() {
     skill) _okcvm_ask skills | awk 'NR > 1 { print $1 }' ;;
     loaded) [ -n "$2" ] && _okcvm_ask skills "$2" ;;
     snapshot) [ -n "$2" ] && _okcvm_ask snapshots "$2" -n 50 | awk 'NR > 1 { print $1 }' ;;
-    checkpoint) [ -n "$2" ] && _okcvm_ask checkpoint list "$2" -n 50 | awk 'NR > 1 { print $1 }' ;;
+    checkpoint) [ -n "$2" ] && _okcvm_ask checkpoint list "$2" -n 50 | awk 'NR > 1 { print ($1 == "*" ? $2 : $1) }' ;;
     agent) _okcvm_ask agents | awk 'NR > 1 { print $1 }' ;;
     path)
       local folder=.
@@ -208,7 +209,22 @@ if [ "$funcstack[1]" = _okcvm ]; then _okcvm "$@"; else compdef _okcvm okcvm; fi
 )SH";
 
 constexpr std::string_view kFishCode = R"SH(function __okcvm_plain
-    commandline -opc | string match -v -- '-*' | tail -n +2
+    set -l is_value no
+    for word in (commandline -opc)[2..-1]
+        if test $is_value = yes
+            set is_value no
+        else if string match -q -- '-*' $word
+            contains -- $word $__okcvm_valued; and set is_value yes
+        else
+            echo $word
+        end
+    end
+end
+function __okcvm_ask
+    set -l words (commandline -opc)
+    set -l at (contains -i -- --socket $words); and set -lx OKCVM_SOCKET $words[(math $at + 1)]
+    set -l given (string match -- '--socket=*' $words); and set -lx OKCVM_SOCKET (string sub -s 10 -- $given[-1])
+    okcvm $argv 2>/dev/null
 end
 function __okcvm_at
     set -l plain (__okcvm_plain)
@@ -227,34 +243,34 @@ function __okcvm_second
     test "$(__okcvm_plain)" = "$argv[1]"
 end
 function __okcvm_helped
-    test (string join ' ' -- (__okcvm_plain)) = "help $argv[1]"
+    test "$(string join ' ' -- (__okcvm_plain))" = "help $argv[1]"
 end
 function __okcvm_session
     set -l plain (__okcvm_plain)
     contains -- $plain[1] skill checkpoint; and echo $plain[3]; or echo $plain[2]
 end
 function __okcvm_sessions
-    okcvm list 2>/dev/null | awk 'NR > 1 { print $1 "\t" $2 }'
+    __okcvm_ask list | awk 'NR > 1 { print $1 "\t" $2 }'
 end
 function __okcvm_skills
-    okcvm skills 2>/dev/null | awk 'NR > 1 { print $1 }'
+    __okcvm_ask skills | awk 'NR > 1 { print $1 }'
 end
 function __okcvm_loaded
-    okcvm skills (__okcvm_session) 2>/dev/null
+    __okcvm_ask skills (__okcvm_session)
 end
 function __okcvm_snapshots
-    okcvm snapshots (__okcvm_session) -n 50 2>/dev/null | awk 'NR > 1 { print $1 }'
+    __okcvm_ask snapshots (__okcvm_session) -n 50 | awk 'NR > 1 { print $1 }'
 end
 function __okcvm_checkpoints
-    okcvm checkpoint list (__okcvm_session) -n 50 2>/dev/null | awk 'NR > 1 { print $1 }'
+    __okcvm_ask checkpoint list (__okcvm_session) -n 50 | awk 'NR > 1 { print ($1 == "*" ? $2 : $1) }'
 end
 function __okcvm_agents
-    okcvm agents 2>/dev/null | awk 'NR > 1 { print $1 }'
+    __okcvm_ask agents | awk 'NR > 1 { print $1 }'
 end
 function __okcvm_paths
     set -l folder (string replace -r '/?[^/]*$' '' -- (commandline -ct))
     test -n "$folder"; or set folder .
-    okcvm ls (__okcvm_session) $folder 2>/dev/null | sed -e 's/^\[[A-Z]*\] *//' -e 's/ ([0-9]* bytes)$//' -e 's/ -> .*$//'
+    __okcvm_ask ls (__okcvm_session) $folder | sed -e 's/^\[[A-Z]*\] *//' -e 's/ ([0-9]* bytes)$//' -e 's/ -> .*$//'
 end
 complete -c okcvm -f
 )SH";
@@ -309,8 +325,22 @@ std::string fish_word(const std::string& where, std::string_view word, std::stri
   return line + "\n";
 }
 
+/// The options that take a value: what comes after them is no argument.
+std::string fish_valued_options() {
+  std::set<std::string> spellings;
+  for (const auto& verb : verbs())
+    for_each_option(verb, [&](const Option& option) {
+      if (option.value.empty()) return;
+      spellings.insert("--" + std::string(option.name));
+      if (option.letter != 0) spellings.insert({'-', option.letter});
+    });
+  std::string line = "set -g __okcvm_valued";
+  for (const auto& spelling : spellings) line += " " + spelling;
+  return line + "\n";
+}
+
 std::string fish_lines() {
-  std::string lines;
+  std::string lines = fish_valued_options();
   for (const auto& verb : verbs()) {
     const auto space = verb.name.find(' ');
     const std::string first(verb.name.substr(0, space));
