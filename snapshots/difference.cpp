@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 
 namespace okcvm::snapshots {
@@ -59,21 +60,24 @@ std::unordered_map<const Delta*, const Delta*> find_renames(const std::vector<De
 }
 
 Result<void> add_text(const Delta& delta, const ReadText& before, const ReadText& after, Difference& row) {
-  const auto read = [&row](const ReadText& reader, const Node* node) -> Result<std::optional<std::string>> {
-    if (!node || node->is_directory()) return std::optional<std::string>("");
-    if (node->size > kMaxText) return std::optional<std::string>();
-    return reader(row.path, *node);
-  };
-  const bool is_directory =
-      (delta.before && delta.before->is_directory()) || (delta.after && delta.after->is_directory());
-  if (is_directory || (delta.before && delta.after && delta.before->content == delta.after->content))
-    return {};
-  auto old_bytes = read(before, delta.before);
-  if (!old_bytes) return fail(old_bytes.error());
-  auto new_bytes = read(after, delta.after);
-  if (!new_bytes) return fail(new_bytes.error());
-  if (*old_bytes && *new_bytes)
-    row.unified = unified_diff(**old_bytes, delta.path, **new_bytes, delta.path, row.binary);
+  const auto file_of = [](const Node* node) { return node && !node->is_directory() ? node : nullptr; };
+  const Node* const old_file = file_of(delta.before);
+  const Node* const new_file = file_of(delta.after);
+  const bool is_same =
+      old_file && new_file && old_file->type == new_file->type && old_file->content == new_file->content;
+  std::optional<FileText> old_text, new_text;
+  for (const auto& [file, read, text] :
+       {std::tuple(old_file, &before, &old_text), std::tuple(new_file, &after, &new_text)}) {
+    if (!file) continue;
+    text->emplace(FileText{{}, full_mode(*file)});
+    if (is_same) continue;
+    if (file->size > kMaxText) return {};
+    auto bytes = (*read)(row.path, *file);
+    if (!bytes) return fail(bytes.error());
+    if (!*bytes) return {};
+    (*text)->bytes = std::move(**bytes);
+  }
+  row.unified = patch_text(delta.path, old_text, new_text, row.binary);
   return {};
 }
 
@@ -115,8 +119,11 @@ Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas,
       row.new_mode = full_mode(*delta.after);
       row.new_size = size_of(*delta.after);
     }
-    if (before && after && row.kind != DifferenceKind::kRenamed && text_bytes < kMaxTextOfAll) {
-      if (auto added = add_text(delta, before, after, row); !added) return fail(added.error());
+    if (before && after && text_bytes < kMaxTextOfAll) {
+      if (row.renamed_from)
+        row.unified = rename_text(row.renamed_from->text(), delta.path, *row.old_mode, *row.new_mode);
+      else if (auto added = add_text(delta, before, after, row); !added)
+        return fail(added.error());
       text_bytes += row.unified.size();
     }
     rows.push_back(std::move(row));

@@ -24,8 +24,17 @@ inline constexpr std::uint64_t kMaxTextOfAll = 16 << 20;
 Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas, const ReadText& before,
                                                const ReadText& after);
 
-/// What `diff -u` would print, under the given names; empty for binary bytes, and then `binary` is set.
-std::string unified_diff(const std::string& old_bytes, const std::string& old_path,
-                         const std::string& new_bytes, const std::string& new_path, bool& binary);
+/// The bytes of a file or link, and its mode with the type bits.
+struct FileText {
+  std::string bytes;
+  mode_t mode = 0;
+};
+/// What `git diff` prints of a file that was added, removed or changed, for `git apply`; empty if there is
+/// nothing to tell, and for binary bytes, when `binary` is set.
+std::string patch_text(const std::string& path, const std::optional<FileText>& before,
+                       const std::optional<FileText>& after, bool& binary);
+/// The same of one that has another name, and perhaps another mode.
+std::string rename_text(const std::string& old_path, const std::string& new_path, mode_t old_mode,
+                        mode_t new_mode);
 
 }  // namespace okcvm::snapshots

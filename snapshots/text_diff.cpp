@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include "snapshots/difference.h"
 #include "snapshots/git.h"
 
@@ -5,24 +7,27 @@ namespace okcvm::snapshots {
 namespace {
 
 constexpr std::size_t kLookAt = 8000;  // as git does (buffer_is_binary)
+constexpr std::string_view kPlainMode = "100644";
 
-bool is_binary(const std::string& bytes) {
-  return bytes.find('\0') < std::min(bytes.size(), kLookAt);
+bool is_binary(const std::optional<FileText>& file) {
+  return file && file->bytes.find('\0') < std::min(file->bytes.size(), kLookAt);
 }
 
-}  // namespace
+std::string git_mode(const FileText& file) {
+  return S_ISLNK(file.mode) ? "120000" : file.mode & S_IXUSR ? "100755" : std::string(kPlainMode);
+}
 
-std::string unified_diff(const std::string& old_bytes, const std::string& old_path,
-                         const std::string& new_bytes, const std::string& new_path, bool& binary) {
+/// libgit2's patch, which takes both for plain files; empty if there is nothing to tell.
+std::string patch_of(const std::string* old_bytes, const std::string& old_path, const std::string* new_bytes,
+                     const std::string& new_path) {
   git::start();
-  binary = is_binary(old_bytes) || is_binary(new_bytes);
-  if (binary) return {};
   git_diff_options options;
   git_diff_options_init(&options, GIT_DIFF_OPTIONS_VERSION);
   options.flags = GIT_DIFF_FORCE_TEXT;
   git_patch* raw = nullptr;
-  if (git_patch_from_buffers(&raw, old_bytes.data(), old_bytes.size(), old_path.c_str(), new_bytes.data(),
-                             new_bytes.size(), new_path.c_str(), &options) != 0)
+  if (git_patch_from_buffers(&raw, old_bytes ? old_bytes->data() : nullptr, old_bytes ? old_bytes->size() : 0,
+                             old_path.c_str(), new_bytes ? new_bytes->data() : nullptr,
+                             new_bytes ? new_bytes->size() : 0, new_path.c_str(), &options) != 0)
     return {};
   const git::PatchHandle patch(raw);
   git_buf text{};
@@ -30,6 +35,54 @@ std::string unified_diff(const std::string& old_bytes, const std::string& old_pa
   if (git_patch_to_buf(&text, raw) == 0) unified.assign(text.ptr, text.size);
   git_buf_dispose(&text);
   return unified;
+}
+
+/// The first line of a patch, with which names are quoted as git quotes them.
+std::string first_line(const std::string& old_path, const std::string& new_path) {
+  const std::string none, some = "x";
+  const auto patch = patch_of(&none, old_path, &some, new_path);
+  return patch.substr(0, patch.find('\n') + 1);
+}
+
+/// `path` as git quotes it.
+std::string quoted(const std::string& path) {
+  const auto line = first_line(path, path);
+  const auto both = line.substr(std::string_view("diff --git ").size());
+  const auto name = both.substr(0, (both.size() - 2) / 2);
+  return name.starts_with('"') ? '"' + name.substr(3) : name.substr(2);
+}
+
+std::string mode_lines(const FileText& before, const FileText& after) {
+  const auto old_mode = git_mode(before), new_mode = git_mode(after);
+  return old_mode == new_mode ? "" : "old mode " + old_mode + "\nnew mode " + new_mode + "\n";
+}
+
+}  // namespace
+
+std::string patch_text(const std::string& path, const std::optional<FileText>& before,
+                       const std::optional<FileText>& after, bool& binary) {
+  binary = is_binary(before) || is_binary(after);
+  if (binary) return {};
+  if (before && after && S_ISLNK(before->mode) != S_ISLNK(after->mode))
+    return patch_text(path, before, std::nullopt, binary) + patch_text(path, std::nullopt, after, binary);
+  auto patch = patch_of(before ? &before->bytes : nullptr, path, after ? &after->bytes : nullptr, path);
+  const auto modes = before && after ? mode_lines(*before, *after) : "";
+  if (patch.empty()) return modes.empty() ? "" : first_line(path, path) + modes;
+  // It ends with the mode: "new file mode 100644", "deleted file mode 100644", or "index 1234567..89abcde
+  // 100644".
+  const auto second_line = patch.find('\n') + 1;
+  const auto mode_at = patch.find('\n', second_line) - kPlainMode.size();
+  if (modes.empty())
+    patch.replace(mode_at, kPlainMode.size(), git_mode(before ? *before : *after));
+  else
+    patch.erase(mode_at - 1, kPlainMode.size() + 1).insert(second_line, modes);
+  return patch;
+}
+
+std::string rename_text(const std::string& old_path, const std::string& new_path, mode_t old_mode,
+                        mode_t new_mode) {
+  return first_line(old_path, new_path) + mode_lines({{}, old_mode}, {{}, new_mode}) +
+         "similarity index 100%\nrename from " + quoted(old_path) + "\nrename to " + quoted(new_path) + "\n";
 }
 
 }  // namespace okcvm::snapshots

@@ -95,6 +95,44 @@ TEST_F(DiffTest, BackwardsItIsTheOtherWayRound) {
   EXPECT_THAT(rows.at("outputs/text").unified, HasSubstr("-2\n+two\n"));
 }
 
+TEST_F(DiffTest, TextIsAPatchThatGitApplies) {
+  make_zones();
+  shell(
+      R"sh(cd outputs; printf 'a\nb\n' > text; echo x > removed; echo run > mode; echo both > 'we "ird'; ln -s old link
+           mkdir d; echo moved 100644 > old; echo file > to_link; ln -s text to_file; touch empty_gone; printf 'no end' > end
+           echo file > becomes_folder; mkdir becomes_file; echo x > becomes_file/x; printf '#!/bin/sh\n' > run; chmod 755 run
+           echo run > run_gone; chmod 755 run_gone)sh");
+  const std::string one = snapshot("one").id.text();
+  shell(
+      R"sh(cd outputs; printf 'a\nB\n' > text; rm removed empty_gone run_gone; chmod 755 mode; printf 'other\n' > 'we "ird'
+           ln -sfn new link; mv old 'd/new name'; chmod 755 'd/new name'; ln -sf text to_link; rm to_file; echo file > to_file
+           touch empty; printf 'an end\n' > end; rm becomes_folder; mkdir becomes_folder; echo in > becomes_folder/in
+           rm -r becomes_file; echo now > becomes_file; chmod 755 we*; echo more >> run; echo new > added; chmod 755 added
+           ln -s x new_link; printf 'x' > "$(printf 'tab\tand\303\251')")sh");
+  const std::string two = snapshot("two").id.text();
+  const auto apply = [&](const std::string& from, const std::string& to) {
+    std::string patch;
+    for (const auto& [path, row] : by_path(store().diff(from, to, {}, kRoot, nullptr))) patch += row.unified;
+    const auto folder = scratch_ / ("applied-" + from.substr(0, 8));
+    std::filesystem::create_directory(folder);
+    write(folder / "patch", patch);
+    const auto tree = [&](const std::string& id) {
+      return "git --git-dir=" + repository().string() + " archive " + id + ":workspace outputs | tar -x -C ";
+    };
+    const std::string programs = "; find . -type f -perm -100 | sort) > ../programs-";
+    const auto applied =
+        run_script("mkdir a b; git init -q a; " + tree(from) + "a; " + tree(to) +
+                       "b; cd a; git apply --whitespace=nowarn ../patch; "
+                       "diff -r --no-dereference outputs ../b/outputs; (cd outputs" +
+                       programs + "a; (cd ../b/outputs" + programs + "b; cmp ../programs-a ../programs-b",
+                   folder);
+    EXPECT_EQ(applied.output, "") << patch;
+    EXPECT_EQ(applied.exit_code, 0);
+  };
+  apply(one, two);
+  apply(two, one);
+}
+
 TEST_F(DiffTest, WithoutTextThereIsNone) {
   two_states();
   for (const auto& [path, row] : by_path(store().show(snapshot("two").id.text(), std::nullopt)))
