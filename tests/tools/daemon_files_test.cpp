@@ -331,6 +331,9 @@ TEST_F(DaemonFiles, MayHaveNamesThatAreNotText) {
   const auto entry = get("outputs").json()["entries"][0];
   EXPECT_EQ(entry["encoded_path"], "outputs/%FF%0A");
   EXPECT_EQ(get(entry["encoded_path"]).body, "x");
+  EXPECT_EQ(put("outputs/%FF%0A", "y").json()["encoded_path"], "outputs/%FF%0A");
+  const auto uploaded = ask("POST", "/v1/sessions/s1/uploads?name=%FF.txt", "z").json();
+  EXPECT_EQ(get(uploaded["encoded_path"]).body, "z");
 }
 
 TEST_F(DaemonFiles, AreLargeWithoutBeingHeldInMemory) {

@@ -241,11 +241,12 @@ Result<std::unique_ptr<BodySink>> put_file(Exchange& exchange) {
   };
   request.most = exchange.service.max_upload_bytes;
   request.finished = [existed](const WrittenFile& file) {
-    return json_response({{"path", file.path.text()},
-                          {"size", file.info.size},
-                          {"etag", etag_of(file.info)},
-                          {"created", !*existed}},
-                         *existed ? 200 : 201);
+    Json view{{"path", file.path.text()},
+              {"size", file.info.size},
+              {"etag", etag_of(file.info)},
+              {"created", !*existed}};
+    add_encoded_path(view, file.path);
+    return json_response(view, *existed ? 200 : 201);
   };
   return open_file_sink(std::move(request), exchange.request.body_size);
 }

@@ -60,14 +60,15 @@ Result<std::unique_ptr<BodySink>> upload_file(Exchange& exchange) {
     events.publish("upload", session->id().text(), session->owner(),
                    {EventHub::text("path", file.path.text()),
                     EventHub::number("size", static_cast<std::int64_t>(file.info.size))});
-    return json_response({{"success", true},
-                          {"path", file.path.text()},
-                          {"name", file.path.leaf()},
-                          {"requested_name", requested},
-                          {"size", file.info.size},
-                          {"type", type},
-                          {"mime_type", magic_types().type_of(file.head)}},
-                         201);
+    Json view{{"success", true},
+              {"path", file.path.text()},
+              {"name", file.path.leaf()},
+              {"requested_name", requested},
+              {"size", file.info.size},
+              {"type", type},
+              {"mime_type", magic_types().type_of(file.head)}};
+    add_encoded_path(view, file.path);
+    return json_response(view, 201);
   };
   return open_file_sink(std::move(request), exchange.request.body_size);
 }

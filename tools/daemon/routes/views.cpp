@@ -60,6 +60,10 @@ std::size_t size_of_texts(const Json& row) {
   return size;
 }
 
+void add_encoded_path(Json& view, const RelPath& path) {
+  if (!is_utf8(path.text())) view["encoded_path"] = percent_encoded(path.text());
+}
+
 Json view_of_session(const Service& service, const Session& session, bool counters) {
   const Sessions& sessions = service.sessions;
   const auto record = session.record_as_mounted();
@@ -134,6 +138,7 @@ void add_differences(Json& view, const char* name, const std::vector<snapshots::
     Json row;
     row["kind"] = kind_name(difference.kind);
     row["path"] = difference.path.text();
+    add_encoded_path(row, difference.path);
     if (difference.renamed_from) row["renamed_from"] = difference.renamed_from->text();
     if (difference.old_size) row["old_size"] = *difference.old_size;
     if (difference.new_size) row["new_size"] = *difference.new_size;
@@ -174,7 +179,7 @@ Json view_of_entry(const RelPath& path, const fusefs::FileInfo& info,
   if (info.type == fusefs::FileType::kDirectory && path.depth() == 2 &&
       zone_named(path.top()) == Zone::kSkills)
     view["skill"] = true;
-  if (!is_utf8(path.text())) view["encoded_path"] = percent_encoded(path.text());
+  add_encoded_path(view, path);
   return view;
 }
 

@@ -21,6 +21,9 @@ inline constexpr std::size_t kMostTexts = 4 << 20;
 /// Of an object's names and texts.
 std::size_t size_of_texts(const Json& row);
 
+/// Adds `encoded_path` where JSON cannot tell a path byte by byte: percent-encoded, for a request's target.
+void add_encoded_path(Json& view, const RelPath& path);
+
 Response json_response(const Json& value, int status = 200);
 
 /// "file", "directory", "symlink" or "other".
