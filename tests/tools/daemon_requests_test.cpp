@@ -193,7 +193,8 @@ TEST_F(DaemonRequests, WithParametersThatNobodyAskedForChangeNothing) {
 }
 
 TEST_F(DaemonRequests, GiveCheckpointsNoIdsThatAnAddressCannotHave) {
-  for (const char* id : {R"("x\u0000y")", R"("\u0000")", R"("a/b")", R"("latest")", R"("")"})
+  for (const char* id :
+       {R"("x\u0000y")", R"("\u0000")", R"("a/b")", R"("latest")", R"("")", R"(".")", R"("..")"})
     EXPECT_EQ(ask("POST", "/v1/sessions/s1/checkpoints", R"({"data":1,"id":)" + std::string(id) + "}").code(),
               "invalid_request")
         << id;

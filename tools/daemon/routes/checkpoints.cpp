@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <random>
 
 #include "tools/daemon/host/clock.h"
@@ -82,9 +84,11 @@ Result<Response> save_checkpoint(Exchange& exchange) {
   const auto data = fields.required_value("data");
   Checkpoint checkpoint;
   checkpoint.id = fields.text("id", 128).value_or(new_checkpoint_id());
-  if (checkpoint.id.empty() || checkpoint.id == "latest" ||
+  // Clients take "." and ".." out of an address before they ask for it (RFC 3986, 6.2.2.3).
+  constexpr std::array<std::string_view, 4> kTaken{"", ".", "..", "latest"};
+  if (std::find(kTaken.begin(), kTaken.end(), checkpoint.id) != kTaken.end() ||
       checkpoint.id.find_first_of(kNotInAddresses) != std::string::npos)
-    fields.refuse("id", "1 to 128 bytes without a slash or NUL, and not \"latest\", are needed");
+    fields.refuse("id", "1 to 128 bytes without a slash or NUL are needed, not \"latest\", \".\" or \"..\"");
   checkpoint.parent = fields.text("parent_id", 128);
   const Json asked = fields.has("snapshot") ? Json(fields.required_value("snapshot")) : Json();
   if (auto ended = fields.end(); !ended) return fail(ended.error());

@@ -96,7 +96,7 @@ Result<Response> show_snapshot(Exchange& exchange) {
 
 Result<Response> diff_snapshots(Exchange& exchange) {
   QueryFields query(exchange.request.query);
-  const auto from = query.text("from").value_or("");
+  auto from = query.text("from").value_or("");
   const auto to = query.text("to");
   const auto reader = reader_of(exchange, query);
   if (auto ended = query.end(); !ended) return fail(ended.error());
@@ -106,6 +106,8 @@ Result<Response> diff_snapshots(Exchange& exchange) {
   if (!store) return fail(store.error());
   auto source = changes_for(exchange, !to);
   if (!source) return fail(source.error());
+  if (from.empty())
+    if (const auto newest = (*store)->list(1); newest && !newest->empty()) from = newest->front().id.text();
   const auto first = from.empty() ? std::nullopt : std::optional((*store)->find(from));
   const auto second = to ? std::optional((*store)->find(*to)) : std::nullopt;
   for (const auto* end : {&first, &second})
