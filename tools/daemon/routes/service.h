@@ -27,6 +27,7 @@ struct Service {
   std::function<std::size_t()> connections;
   Turns listings{};
   Turns comparisons{};
+  Turns verifications{};
 };
 
 /// A request on its way through a route. `session` is set where the pattern has {id}; the peer may use it,

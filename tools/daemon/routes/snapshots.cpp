@@ -175,7 +175,7 @@ Result<Response> verify_snapshot(Exchange& exchange) {
   if (!store) return fail(store.error());
   auto source = changes_for(exchange, true);
   if (!source) return fail(source.error());
-  const auto turn = exchange.service.comparisons.take(exchange.request.peer.uid);
+  const auto turn = exchange.service.verifications.take(exchange.request.peer.uid);
   auto report = (*store)->verify(snapshot, *source, exchange.request.progress);
   if (!report) return fail(report.error());
   Json view{{"ok", report->problems.empty()}, {"objects", report->objects}};
