@@ -29,14 +29,25 @@ void GoingNames::note(const RelPath& path) {
     size_ += static_cast<std::size_t>(put);
 }
 
-std::vector<RelPath> GoingNames::all() const {
+std::string GoingNames::text() const {
   std::string text(size_, '\0');
+  if (!file_ || ::pread(file_.get(), text.data(), size_, 0) != static_cast<ssize_t>(size_)) return {};
+  return text;
+}
+
+std::vector<RelPath> GoingNames::all() const {
+  const auto text = this->text();
   std::vector<RelPath> paths;
-  if (!file_ || ::pread(file_.get(), text.data(), size_, 0) != static_cast<ssize_t>(size_)) return paths;
   for (std::size_t start = 0, end = 0; (end = text.find('\0', start)) != text.npos; start = end + 1)
     if (auto path = RelPath::parse(std::string_view(text).substr(start, end - start)))
       paths.push_back(std::move(*path));
   return paths;
+}
+
+bool GoingNames::has_all() const {
+  const auto text = this->text();
+  return text.size() <= kMost && !text.starts_with('\0') && text.find(std::string(2, '\0')) == text.npos &&
+         (text.empty() || text.ends_with('\0'));
 }
 
 void GoingNames::clear() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "policy/file_descriptor.h"
@@ -17,11 +18,16 @@ class GoingNames final {
   /// None, or with `adopt` what the last daemon noted. The file is there while there are any.
   GoingNames(std::filesystem::path path, bool adopt);
 
+  /// The root, for a name that has no path.
   void note(const RelPath& path);
   std::vector<RelPath> all() const;
+  /// Whether all() has every name that was to be noted: not where there was no room, or one has no path.
+  bool has_all() const;
   void clear();
 
  private:
+  std::string text() const;
+
   std::filesystem::path path_;
   FileDescriptor file_;
   std::size_t size_ = 0;

@@ -371,11 +371,15 @@ std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
 /// may be gone.
 void MountedSession::tell_everything() {
   std::vector<RelPath> paths = state_.going();
+  const bool knows_all_going = state_.knows_all_going();
   std::vector<NodeId> directories;
   for (const auto& rule : kZoneRules)
     if (rule.snapshotted) directories.push_back(node_of(rule.zone));
   for (const Node& node : nodes_.descendants(kRootNode, [](const Node&) { return true; })) {
     if (!rule_of(node.zone).snapshotted) continue;
+    // The kernel may still reach it by a name that nobody knows any more: then it is to hear ESTALE, and look
+    // again.
+    if (node.dead && !knows_all_going) nodes_.drop_last_status(node.id);
     if (auto path = tell_of(node)) paths.push_back(std::move(*path));
     if (node.is_directory()) directories.push_back(node.id);
   }

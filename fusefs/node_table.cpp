@@ -285,6 +285,11 @@ std::optional<struct stat> NodeTable::last_status(NodeId id) const {
   return row ? fusefs::last_status(*row) : std::nullopt;
 }
 
+void NodeTable::drop_last_status(NodeId id) {
+  MutexLock lock(mutex_);
+  if (NodeRecord* row = live_record(id); row && row->dead) clear_name(*row);
+}
+
 void NodeTable::named(NodeId id, NodeId parent, Zone zone, std::string_view name) {
   MutexLock lock(mutex_);
   NodeRecord* row = live_record(id);

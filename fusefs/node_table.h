@@ -91,6 +91,7 @@ class NodeTable {
   /// directory may still be open, of which the driver knows nothing. Nothing if it was not noted.
   void note_last_status(NodeId id, const struct stat& status) EXCLUDES(mutex_);
   std::optional<struct stat> last_status(NodeId id) const EXCLUDES(mutex_);
+  void drop_last_status(NodeId id) EXCLUDES(mutex_);
   /// What the host has put where this node was known, or has taken elsewhere, gets another node.
   void part_with(NodeId id) EXCLUDES(mutex_);
   /// Inodes may have been replaced behind our back: verify every node by its handle before it is trusted

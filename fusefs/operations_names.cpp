@@ -25,7 +25,7 @@ constexpr blkcnt_t kBlocksOfPage = 4096 / 512;
 
 // Inode numbers of directories that have no backing file, or not always the same one.
 constexpr std::uint64_t kVirtualInode = std::uint64_t{1} << 49;
-constexpr std::size_t kNanosecondsPerSecond = 1'000'000'000;
+constexpr int kNanosecondsPerMillisecond = 1'000'000;
 
 /// A skill is shown as the session's own, or its owner would be told EACCES where the rule says EROFS. He may
 /// read of it what the host lets him read.
@@ -112,10 +112,12 @@ Entry Operations::metadata_entry() {
   MutexLock lock(metadata_mutex_);
   entry.attributes.st_size = static_cast<off_t>(metadata_->size());
   entry.attributes.st_blocks = (entry.attributes.st_size + 511) / 512;
-  // Another text looks changed, whichever daemon shows it.
+  // Another text looks changed, whichever daemon shows it. The time of creation is known to the millisecond.
   const auto text_hash = std::hash<std::string>()(*metadata_);
-  entry.attributes.st_mtim.tv_nsec = entry.attributes.st_ctim.tv_nsec =
-      static_cast<long>(text_hash % kNanosecondsPerSecond);
+  long& nanoseconds = entry.attributes.st_mtim.tv_nsec;
+  nanoseconds +=
+      static_cast<long>(text_hash % kNanosecondsPerMillisecond) - nanoseconds % kNanosecondsPerMillisecond;
+  entry.attributes.st_ctim = entry.attributes.st_mtim;
   return entry;
 }
 

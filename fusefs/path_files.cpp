@@ -292,7 +292,7 @@ Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
   const Request request = request_of(caller);
   const NodeId parent = walk.entries[walk.entries.size() - 2].id;
   const Name& name = walk.names.back();
-  if (walk.has_path()) state_.note_going(walk.path());
+  state_.note_going(walk.has_path() ? walk.path() : RelPath());
   if (S_ISDIR(walk.last().attributes.st_mode)) {
     if (auto removed = operations_.remove_directory(request, parent, name.c_str()); !removed) return removed;
   } else {

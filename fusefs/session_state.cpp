@@ -306,6 +306,10 @@ std::vector<RelPath> SessionState::going() const {
   const MutexLock lock(mutex_);
   return going_.all();
 }
+bool SessionState::knows_all_going() const {
+  const MutexLock lock(mutex_);
+  return going_.has_all();
+}
 
 std::int32_t SessionState::last_backing() const {
   return header().last_backing;

@@ -92,6 +92,7 @@ class SessionState {
   /// While one exists: this name goes. Kept until the kernel was told of everything.
   void note_going(const RelPath& path) EXCLUDES(mutex_);
   std::vector<RelPath> going() const EXCLUDES(mutex_);
+  bool knows_all_going() const EXCLUDES(mutex_);
 
   // -- Backing ids that no node has
   // --------------------------------------------------------------------------

@@ -181,23 +181,29 @@ Result<Response> get_file(Exchange& exchange) {
   if (auto ended = query.end(); !ended) return fail(ended.error());
   auto path = path_of(exchange);
   if (!path) return fail(path.error());
+  const auto caller = exchange.request.peer.caller();
+  {
+    const auto pass = exchange.session->gate().share();
+    if (!pass) return fail(pass.error());
+    auto mount = exchange.session->need_mount();
+    if (!mount) return fail(mount.error());
+    auto& files = (*mount)->files();
+    auto info = files.stat(caller, *path, !only_stat);
+    if (!info) return fail(info.error());
+    if (only_stat) return json_response(entry_view(files, caller, *path, *info));
+    if (info->type != fusefs::FileType::kDirectory) {
+      auto file = files.open(caller, *path);
+      if (!file) return fail(file.error());
+      return send_file(exchange.request, *path, std::move(*file));
+    }
+  }
+  const auto turn = exchange.service.listings.take(caller.uid, exchange.request.goes_on());
+  if (!turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto mount = exchange.session->need_mount();
   if (!mount) return fail(mount.error());
-  auto& files = (*mount)->files();
-  const auto caller = exchange.request.peer.caller();
-
-  auto info = files.stat(caller, *path, !only_stat);
-  if (!info) return fail(info.error());
-  if (only_stat) return json_response(entry_view(files, caller, *path, *info));
-  if (info->type == fusefs::FileType::kDirectory) {
-    const auto turn = exchange.service.listings.take(caller.uid);
-    return list_directory(files, caller, *path, after, static_cast<std::size_t>(limit));
-  }
-  auto file = files.open(caller, *path);
-  if (!file) return fail(file.error());
-  return send_file(exchange.request, *path, std::move(*file));
+  return list_directory((*mount)->files(), caller, *path, after, static_cast<std::size_t>(limit));
 }
 
 Result<Response> delete_file(Exchange& exchange) {

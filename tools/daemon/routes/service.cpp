@@ -62,21 +62,21 @@ Result<Response> follow_events(Exchange& exchange) {
   }
   const auto peer = exchange.request.peer;
   const auto dropped = std::make_shared<std::atomic<std::int64_t>>(0);
-  const auto take_dropped = [=]() -> std::string {
-    const auto missed = dropped->exchange(0);
-    if (missed == 0) return {};
+  const auto text_of_dropped = [=](std::int64_t missed) {
+    if (missed == 0) return std::string();
     return event_text(EventHub::event_of("dropped", only, peer.uid, {EventHub::number("dropped", missed)}));
   };
   LiveBody body;
   body.keep_alive = [=] {
-    auto text = take_dropped();
+    auto text = text_of_dropped(dropped->exchange(0));
     return text.empty() ? ": keep-alive\n\n" : text;
   };
   body.start = [=, &events = exchange.service.events](const LiveBody::Send& send) {
     send(": okcvm events\n\n");
     return events.listen([=](const Event& event) {
       if (!peer.may_use(event.owner) || (!only.empty() && event.session != only)) return;
-      if (!send(take_dropped() + event_text(event))) dropped->fetch_add(1);
+      const auto missed = dropped->exchange(0);
+      if (!send(text_of_dropped(missed) + event_text(event))) dropped->fetch_add(missed + 1);
     });
   };
   Response response;

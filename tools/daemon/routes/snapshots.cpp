@@ -79,6 +79,8 @@ Result<Response> show_snapshot(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto reader = reader_of(exchange, query);
   if (auto ended = query.end(); !ended) return fail(ended.error());
+  const auto turn = exchange.service.comparisons.take(exchange.request.peer.uid, exchange.request.goes_on());
+  if (!turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto store = exchange.service.sessions.store_of(*exchange.session);
@@ -86,7 +88,6 @@ Result<Response> show_snapshot(Exchange& exchange) {
   const auto& name = exchange.request.captures["snapshot"];
   auto snapshot = (*store)->find(name);
   if (!snapshot) return fail(snapshot.error());
-  const auto turn = exchange.service.comparisons.take(exchange.request.peer.uid);
   auto changes = (*store)->show(name, reader);
   if (!changes) return fail(changes.error());
   Json view{{"snapshot", view_of_snapshot(*snapshot)}};
@@ -100,6 +101,8 @@ Result<Response> diff_snapshots(Exchange& exchange) {
   const auto to = query.text("to");
   const auto reader = reader_of(exchange, query);
   if (auto ended = query.end(); !ended) return fail(ended.error());
+  const auto turn = exchange.service.comparisons.take(exchange.request.peer.uid, exchange.request.goes_on());
+  if (!turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto store = exchange.service.sessions.store_of(*exchange.session);
@@ -112,7 +115,6 @@ Result<Response> diff_snapshots(Exchange& exchange) {
   const auto second = to ? std::optional((*store)->find(*to)) : std::nullopt;
   for (const auto* end : {&first, &second})
     if (*end && !**end) return fail((*end)->error());
-  const auto turn = exchange.service.comparisons.take(exchange.request.peer.uid);
   auto changes = (*store)->diff(from, to, *source, reader, exchange.request.progress);
   if (!changes) return fail(changes.error());
   Json view{{"from", first ? Json((*first)->id.text()) : Json()},
@@ -169,13 +171,15 @@ Result<Response> verify_snapshot(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto snapshot = query.text("snapshot").value_or("");
   if (auto ended = query.end(); !ended) return fail(ended.error());
+  const auto turn =
+      exchange.service.verifications.take(exchange.request.peer.uid, exchange.request.goes_on());
+  if (!turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto store = exchange.service.sessions.store_of(*exchange.session);
   if (!store) return fail(store.error());
   auto source = changes_for(exchange, true);
   if (!source) return fail(source.error());
-  const auto turn = exchange.service.verifications.take(exchange.request.peer.uid);
   auto report = (*store)->verify(snapshot, *source, exchange.request.progress);
   if (!report) return fail(report.error());
   Json view{{"ok", report->problems.empty()}, {"objects", report->objects}};

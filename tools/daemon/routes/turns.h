@@ -3,37 +3,37 @@
 #include <sys/types.h>
 
 #include <condition_variable>
+#include <functional>
+#include <list>
 #include <map>
 #include <memory>
 
+#include "policy/error.h"
 #include "policy/thread_annotations.h"
 
 namespace okcvm::daemon {
 
-/// Requests whose answers take much memory and work are served a few at a time for each user; the others
-/// wait, for nobody else's. Thread-safe.
+/// Requests whose answers take much memory and work are served a few at a time for each user; the others wait
+/// in their order, for nobody else's. To be taken before anything that others wait for. Thread-safe.
 class Turns final {
  public:
-  static constexpr int kMost = 4;
+  static constexpr std::size_t kMost = 4;
+  using Turn = std::shared_ptr<void>;
 
-  /// Waits for a turn of this user's. It ends when what is answered is dropped.
-  [[nodiscard]] std::shared_ptr<void> take(uid_t user) EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    while (taken_[user] >= kMost) changed_.wait(mutex_);
-    ++taken_[user];
-    return {nullptr, [this, user](void*) { give_back(user); }};
-  }
+  /// Waits for a turn of this user's, which ends with what is answered. `busy` once `goes_on` says no.
+  Result<Turn> take(uid_t user, const std::function<bool()>& goes_on) EXCLUDES(mutex_);
 
  private:
-  void give_back(uid_t user) EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    if (--taken_[user] == 0) taken_.erase(user);
-    changed_.notify_all();
-  }
+  struct User {
+    std::size_t taken = 0;
+    std::list<const void*> waiting;  // who came first is first
+  };
+  void give_back(uid_t user) EXCLUDES(mutex_);
+  void drop_idle(uid_t user) REQUIRES(mutex_);
 
   Mutex mutex_;
   std::condition_variable_any changed_;
-  std::map<uid_t, int> taken_ GUARDED_BY(mutex_);
+  std::map<uid_t, User> users_ GUARDED_BY(mutex_);
 };
 
 }  // namespace okcvm::daemon
