@@ -25,9 +25,9 @@ struct Service {
   timespec started_at{};
   std::chrono::steady_clock::time_point started{};
   std::function<std::size_t()> connections;
-  Turns listings{};
-  Turns comparisons{};
-  Turns verifications{};
+  Turns listings{};          // of directories, and what differs between snapshots
+  Turns live_comparisons{};  // may read whole workspaces
+  Turns verifications{};     // read whole repositories
 };
 
 /// A request on its way through a route. `session` is set where the pattern has {id}; the peer may use it,

@@ -79,7 +79,7 @@ Result<Response> show_snapshot(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto reader = reader_of(exchange, query);
   if (auto ended = query.end(); !ended) return fail(ended.error());
-  const auto turn = exchange.service.comparisons.take(exchange.request.peer.uid, exchange.request.goes_on());
+  const auto turn = exchange.service.listings.take(exchange.request.peer.uid, exchange.request.goes_on());
   if (!turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
@@ -101,7 +101,8 @@ Result<Response> diff_snapshots(Exchange& exchange) {
   const auto to = query.text("to");
   const auto reader = reader_of(exchange, query);
   if (auto ended = query.end(); !ended) return fail(ended.error());
-  const auto turn = exchange.service.comparisons.take(exchange.request.peer.uid, exchange.request.goes_on());
+  auto& turns = to ? exchange.service.listings : exchange.service.live_comparisons;
+  const auto turn = turns.take(exchange.request.peer.uid, exchange.request.goes_on());
   if (!turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
