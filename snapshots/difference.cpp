@@ -59,25 +59,33 @@ std::unordered_map<const Delta*, const Delta*> find_renames(const std::vector<De
   return renames;
 }
 
-Result<void> add_text(const Delta& delta, const ReadText& before, const ReadText& after, Difference& row) {
+/// With `has_room` false only that there is a difference.
+Result<void> add_text(const Delta& delta, const ReadText& before, const ReadText& after, bool has_room,
+                      Difference& row) {
   const auto file_of = [](const Node* node) { return node && !node->is_directory() ? node : nullptr; };
   const Node* const old_file = file_of(delta.before);
   const Node* const new_file = file_of(delta.after);
+  if (!old_file && !new_file) return {};
   const bool is_same =
       old_file && new_file && old_file->type == new_file->type && old_file->content == new_file->content;
   std::optional<FileText> old_text, new_text;
+  bool fits = has_room || is_same;
   for (const auto& [file, read, text] :
        {std::tuple(old_file, &before, &old_text), std::tuple(new_file, &after, &new_text)}) {
     if (!file) continue;
     text->emplace(FileText{{}, full_mode(*file)});
     if (is_same) continue;
-    if (file->size > kMaxText) return {};
+    if (!fits || file->size > kMaxText) {
+      fits = false;
+      continue;
+    }
     auto bytes = (*read)(row.path, *file);
     if (!bytes) return fail(bytes.error());
     if (!*bytes) return {};
     (*text)->bytes = std::move(**bytes);
   }
-  row.unified = patch_text(delta.path, old_text, new_text, row.binary);
+  row.unified = fits ? patch_text(delta.path, old_text, new_text, row.binary)
+                     : patch_without_text(delta.path, old_text, new_text);
   return {};
 }
 
@@ -119,10 +127,10 @@ Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas,
       row.new_mode = full_mode(*delta.after);
       row.new_size = size_of(*delta.after);
     }
-    if (before && after && text_bytes < kMaxTextOfAll) {
+    if (before && after && text_bytes < kMaxTextOfAll + kMaxNotesOfAll) {
       if (row.renamed_from)
         row.unified = rename_text(row.renamed_from->text(), delta.path, *row.old_mode, *row.new_mode);
-      else if (auto added = add_text(delta, before, after, row); !added)
+      else if (auto added = add_text(delta, before, after, text_bytes < kMaxTextOfAll, row); !added)
         return fail(added.error());
       text_bytes += row.unified.size();
     }

@@ -15,9 +15,12 @@ using ReadText = std::function<Result<std::optional<std::string>>(const RelPath&
 
 /// Files larger than this have no text diff; bytes.
 inline constexpr std::uint64_t kMaxText = 1 << 20;
-/// Once the text diffs of one answer have so many bytes together, further files have none: all is held in
-/// memory.
+/// Once the text diffs of one answer have so many bytes together, of further files only is said that they
+/// differ: all is held in memory.
 inline constexpr std::uint64_t kMaxTextOfAll = 16 << 20;
+
+/// The same of what is said of those.
+inline constexpr std::uint64_t kMaxNotesOfAll = 1 << 20;
 
 /// Deltas as rows for people, sorted by path: renames found (the same content, and not empty), times of a
 /// directory left out where entries in it came or went. With `before` and `after` given, with text diffs.
@@ -30,9 +33,12 @@ struct FileText {
   mode_t mode = 0;
 };
 /// What `git diff` prints of a file that was added, removed or changed, for `git apply`; empty if there is
-/// nothing to tell, and for binary bytes, when `binary` is set.
+/// nothing to tell. Of bytes that are no UTF-8 text, when `binary` is set, it is patch_without_text().
 std::string patch_text(const std::string& path, const std::optional<FileText>& before,
                        const std::optional<FileText>& after, bool& binary);
+/// Says that there is a difference, so that `git apply` refuses rather than leave it out.
+std::string patch_without_text(const std::string& path, const std::optional<FileText>& before,
+                               const std::optional<FileText>& after);
 /// The same of one that has another name, and perhaps another mode.
 std::string rename_text(const std::string& old_path, const std::string& new_path, mode_t old_mode,
                         mode_t new_mode);

@@ -1,5 +1,6 @@
 #include <sys/stat.h>
 
+#include "policy/utf8.h"
 #include "snapshots/difference.h"
 #include "snapshots/git.h"
 
@@ -9,8 +10,9 @@ namespace {
 constexpr std::size_t kLookAt = 8000;  // as git does (buffer_is_binary)
 constexpr std::string_view kPlainMode = "100644";
 
+/// What is no UTF-8 text counts as binary: answers are JSON, and a patch in them would say other bytes.
 bool is_binary(const std::optional<FileText>& file) {
-  return file && file->bytes.find('\0') < std::min(file->bytes.size(), kLookAt);
+  return file && (file->bytes.find('\0') < std::min(file->bytes.size(), kLookAt) || !is_utf8(file->bytes));
 }
 
 std::string git_mode(const FileText& file) {
@@ -53,8 +55,12 @@ std::string quoted(const std::string& path) {
 }
 
 std::string mode_lines(const FileText& before, const FileText& after) {
-  const auto old_mode = git_mode(before), new_mode = git_mode(after);
-  return old_mode == new_mode ? "" : "old mode " + old_mode + "\nnew mode " + new_mode + "\n";
+  return "old mode " + git_mode(before) + "\nnew mode " + git_mode(after) + "\n";
+}
+
+/// Only where they differ.
+std::string mode_change(const FileText& before, const FileText& after) {
+  return git_mode(before) == git_mode(after) ? "" : mode_lines(before, after);
 }
 
 }  // namespace
@@ -62,11 +68,11 @@ std::string mode_lines(const FileText& before, const FileText& after) {
 std::string patch_text(const std::string& path, const std::optional<FileText>& before,
                        const std::optional<FileText>& after, bool& binary) {
   binary = is_binary(before) || is_binary(after);
-  if (binary) return {};
+  if (binary) return patch_without_text(path, before, after);
   if (before && after && S_ISLNK(before->mode) != S_ISLNK(after->mode))
     return patch_text(path, before, std::nullopt, binary) + patch_text(path, std::nullopt, after, binary);
   auto patch = patch_of(before ? &before->bytes : nullptr, path, after ? &after->bytes : nullptr, path);
-  const auto modes = before && after ? mode_lines(*before, *after) : "";
+  const auto modes = before && after ? mode_change(*before, *after) : "";
   if (patch.empty()) return modes.empty() ? "" : first_line(path, path) + modes;
   // It ends with the mode: "new file mode 100644", "deleted file mode 100644", or "index 1234567..89abcde
   // 100644".
@@ -79,9 +85,18 @@ std::string patch_text(const std::string& path, const std::optional<FileText>& b
   return patch;
 }
 
+std::string patch_without_text(const std::string& path, const std::optional<FileText>& before,
+                               const std::optional<FileText>& after) {
+  const auto modes = !before  ? "new file mode " + git_mode(*after) + "\n"
+                     : !after ? "deleted file mode " + git_mode(*before) + "\n"
+                              : mode_lines(*before, *after);  // git wants some line there
+  return first_line(path, path) + modes + "Binary files " + (before ? quoted("a/" + path) : "/dev/null") +
+         " and " + (after ? quoted("b/" + path) : "/dev/null") + " differ\n";
+}
+
 std::string rename_text(const std::string& old_path, const std::string& new_path, mode_t old_mode,
                         mode_t new_mode) {
-  return first_line(old_path, new_path) + mode_lines({{}, old_mode}, {{}, new_mode}) +
+  return first_line(old_path, new_path) + mode_change({{}, old_mode}, {{}, new_mode}) +
          "similarity index 100%\nrename from " + quoted(old_path) + "\nrename to " + quoted(new_path) + "\n";
 }
 

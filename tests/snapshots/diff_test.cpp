@@ -67,7 +67,8 @@ class DiffTest : public SnapshotTest {
 
     EXPECT_EQ(rows.at("outputs/binary").kind, DifferenceKind::kChanged);
     EXPECT_TRUE(rows.at("outputs/binary").binary);
-    EXPECT_THAT(rows.at("outputs/binary").unified, IsEmpty());
+    EXPECT_THAT(rows.at("outputs/binary").unified,
+                HasSubstr("\nBinary files a/outputs/binary and b/outputs/binary differ\n"));
     EXPECT_FALSE(rows.contains("outputs/same"));
   }
 
@@ -131,6 +132,28 @@ TEST_F(DiffTest, TextIsAPatchThatGitApplies) {
   };
   apply(one, two);
   apply(two, one);
+}
+
+TEST_F(DiffTest, APatchThatCannotSayAllIsRefusedByGit) {
+  make_zones();
+  shell("echo small > outputs/changed");
+  const std::string one = snapshot("one").id.text();
+  std::filesystem::create_directories(scratch_ / "applied/outputs");
+  write(scratch_ / "applied/outputs/changed", "small\n");
+  run_script("git init -q applied", scratch_.path());
+  const auto expect_refused = [&](const std::string& name, const std::string& bytes) {
+    write(in("outputs/" + name), bytes);
+    record_.note(ChangeKind::kContent, "outputs/" + name);
+    const auto rows = by_path(store().diff(one, std::nullopt, record_.source(), kRoot, nullptr));
+    write(scratch_ / "patch", rows.at("outputs/" + name).unified);
+    const auto applied = run_script("git -C applied apply ../patch", scratch_.path());
+    EXPECT_NE(applied.exit_code, 0) << name;
+    EXPECT_THAT(applied.output, HasSubstr("cannot apply binary patch")) << name;
+  };
+  expect_refused("latin1", "caf\xe9\n");
+  expect_refused("zero", std::string("a\0b", 3));
+  expect_refused("large", std::string(kMaxText + 1, 'x'));
+  expect_refused("changed", "caf\xe9\n");
 }
 
 TEST_F(DiffTest, WithoutTextThereIsNone) {
@@ -207,7 +230,8 @@ TEST_F(DiffTest, TextIsGivenAsLongAsItFitsIntoAnAnswer) {
   EXPECT_THAT(rows.at("outputs/f10").unified, HasSubstr("+xxx"));
   EXPECT_GE(bytes, kMaxTextOfAll);
   EXPECT_LT(bytes, kMaxTextOfAll + 2 * kMaxText);
-  EXPECT_THAT(rows.at("outputs/f39").unified, IsEmpty());
+  EXPECT_THAT(rows.at("outputs/f39").unified,
+              HasSubstr("\nBinary files /dev/null and b/outputs/f39 differ\n"));
   EXPECT_EQ(rows.at("outputs/f39").new_size, text.size());
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "fusefs/session_mount.h"
+#include "policy/utf8.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/http/uri.h"
 #include "tools/daemon/routes/fields.h"
@@ -18,16 +19,6 @@ void add_paths(Json& view, const char* name, const std::vector<RelPath>& paths) 
   std::vector<std::string> texts;
   for (const auto& path : paths) texts.push_back(path.text());
   add_notes(view, name, texts);
-}
-
-bool is_utf8(std::string_view text) {
-  // The serialiser decides by the same rule that it writes by.
-  try {
-    static_cast<void>(Json(text).dump());
-    return true;
-  } catch (const Json::type_error&) {
-    return false;
-  }
 }
 
 std::string_view kind_name(snapshots::DifferenceKind kind) {
@@ -145,8 +136,8 @@ void add_differences(Json& view, const char* name, const std::vector<snapshots::
     if (difference.old_mode) row["old_mode"] = mode_text(*difference.old_mode);
     if (difference.new_mode) row["new_mode"] = mode_text(*difference.new_mode);
     if (difference.binary) row["binary"] = true;
-    if (!difference.unified.empty()) row["unified"] = difference.unified;
     texts += size_of_texts(row);
+    if (!difference.unified.empty()) row["unified"] = difference.unified;  // bounded by who made it
     rows.push_back(std::move(row));
   }
   view["total"] = differences.size();
