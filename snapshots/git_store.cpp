@@ -160,8 +160,10 @@ Result<VerifyReport> GitStore::verify(const std::string& snapshot, const ChangeS
 }
 
 Result<FileDescriptor> GitStore::lock_repository() {
-  FileDescriptor file(
-      ::openat(repository_->own_folder(), "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW;
+  FileDescriptor file(::openat(repository_->own_folder(), kLock, kFlags));
+  if (!file && errno == ENOENT)  // of an older daemon
+    file = FileDescriptor(::openat(repository_->own_folder(), kLock, kFlags | O_CREAT, 0600));
   if (!file) return fail_errno(errno, "the snapshot repository cannot be locked");
   while (::flock(file.get(), LOCK_EX) != 0)
     if (errno != EINTR) return fail_errno(errno, "the snapshot repository cannot be locked");

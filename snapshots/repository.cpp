@@ -143,6 +143,10 @@ Result<std::unique_ptr<Repository>> Repository::create(const std::filesystem::pa
   std::filesystem::create_directories(draft / kOwnFolder / kIncoming, error);
   if (!error) std::filesystem::permissions(draft, std::filesystem::perms::owner_all, error);
   if (error) return fail_errno(error.value(), "the snapshot repository cannot be made");
+  // Now, as later there may be no room left for it.
+  if (const auto lock = (draft / kOwnFolder / kLock).string();
+      !FileDescriptor(::open(lock.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)))
+    return fail_errno(errno, "the snapshot repository cannot be made");
   if (!sync_all(draft)) return fail_errno(errno, "the snapshot repository cannot be made");
   fault_point("repository.publish");
   std::filesystem::rename(draft, folder, error);

@@ -26,6 +26,7 @@ inline constexpr const char* kMainRef = "refs/heads/main";  // the newest snapsh
 inline constexpr const char* kBaseRef = "refs/okcvm/base";  // what the workspace is after a restore
 inline constexpr const char* kUndoRef = "refs/okcvm/undo";  // what the last restore started from
 inline constexpr const char* kOwnFolder = "okcvm";          // in the repository, ours: journal, index
+inline constexpr const char* kLock = "lock";                // there: held by who works on the repository
 inline constexpr const char* kIncoming = "incoming";        // in our folder: objects on their way in
 
 /// One bare repository: objects by name and refs by compare-and-swap. Not thread-safe.

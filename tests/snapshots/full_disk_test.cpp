@@ -47,6 +47,28 @@ class FullDiskTest : public SnapshotTest {
   bool is_mounted_ = false;
 };
 
+TEST_F(FullDiskTest, WhatIsThereIsReadWhereNothingCanBeMadeOrWritten) {
+  auto opened = Store::open({small() / "r.git", small() / "w", 0, 0});
+  ASSERT_TRUE(opened);
+  in_small("mkdir -p w/outputs; echo one > w/outputs/f");
+  ASSERT_TRUE((*opened)->take("one", everything(), nullptr));
+  const auto expect_all_read = [&](const char* when) {
+    ASSERT_TRUE(opened) << when;
+    const auto verified = (*opened)->verify("", everything(), nullptr);
+    ASSERT_TRUE(verified) << when << ": " << verified.error().message;
+    EXPECT_THAT(verified->problems, IsEmpty()) << when;
+    const auto differences = (*opened)->diff("", std::nullopt, everything(), std::nullopt, nullptr);
+    ASSERT_TRUE(differences) << when << ": " << differences.error().message;
+    EXPECT_THAT(*differences, IsEmpty()) << when;
+  };
+  in_small("mount -o remount,nr_inodes=$(df --output=iused . | tail -1 | tr -d ' ') $PWD");
+  expect_all_read("no inode is left");
+  opened = Store::open({small() / "r.git", small() / "w", 0, 0});
+  expect_all_read("no inode was left at the start");
+  in_small("mount -o remount,ro $PWD");
+  expect_all_read("it became read-only");
+}
+
 TEST_F(FullDiskTest, ARestoreIsRefusedUpFrontAndLeavesTheWorkspace) {
   auto opened = Store::open({repository(), small() / "w", 0, 0});
   ASSERT_TRUE(opened);
