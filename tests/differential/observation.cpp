@@ -98,8 +98,8 @@ std::string compare_set_times(const Operation& operation, const Object& a, const
 /// A write through a mapping is stamped when it happens or when it is flushed; both are allowed (mmap(2)). A
 /// truncate(2) to the same size that clears set-id bits changes the mode, with a new ctime or, on most file
 /// systems, without; and tmpfs stamps one to the same size if the file has pages, which a hole gets when it
-/// is read through a mapping of tmpfs itself. A session shows one page's blocks also of a file that is all hole
-/// as long as stores through a mapping could be on their way to it.
+/// is read through a mapping of tmpfs itself. A session shows one page's blocks also of a file that is all
+/// hole as long as stores through a mapping could be on their way to it.
 bool stamps_are_defined(Kind kind, const Object& before_a, const Object& before_b, const Object& after_a) {
   constexpr blkcnt_t kBlocksOfPage = 8;
   const struct stat& before = before_a.found;
