@@ -197,7 +197,7 @@ Result<Response> get_file(Exchange& exchange) {
       return send_file(exchange.request, *path, std::move(*file));
     }
   }
-  const auto turn = exchange.service.listings.take(caller.uid, exchange.request.goes_on());
+  const auto turn = exchange.take(exchange.service.listings);
   if (!turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());

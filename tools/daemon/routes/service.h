@@ -36,6 +36,12 @@ struct Exchange {
   Service& service;
   Request& request;
   SessionPointer session;
+
+  /// Waits for one of the user's turns, as Turns::take(); who asked sees that.
+  Result<Turns::Turn> take(Turns& turns) const {
+    return turns.take(request.peer.uid,
+                      [this] { return request.progress("waiting for other requests of this user", 0, 0); });
+  }
 };
 
 }  // namespace okcvm::daemon

@@ -79,7 +79,7 @@ Result<Response> show_snapshot(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto reader = reader_of(exchange, query);
   if (auto ended = query.end(); !ended) return fail(ended.error());
-  const auto turn = exchange.service.listings.take(exchange.request.peer.uid, exchange.request.goes_on());
+  const auto turn = exchange.take(exchange.service.listings);
   if (!turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
@@ -101,8 +101,7 @@ Result<Response> diff_snapshots(Exchange& exchange) {
   const auto to = query.text("to");
   const auto reader = reader_of(exchange, query);
   if (auto ended = query.end(); !ended) return fail(ended.error());
-  auto& turns = to ? exchange.service.listings : exchange.service.live_comparisons;
-  const auto turn = turns.take(exchange.request.peer.uid, exchange.request.goes_on());
+  const auto turn = exchange.take(to ? exchange.service.listings : exchange.service.live_comparisons);
   if (!turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
@@ -172,8 +171,7 @@ Result<Response> verify_snapshot(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto snapshot = query.text("snapshot").value_or("");
   if (auto ended = query.end(); !ended) return fail(ended.error());
-  const auto turn =
-      exchange.service.verifications.take(exchange.request.peer.uid, exchange.request.goes_on());
+  const auto turn = exchange.take(exchange.service.verifications);
   if (!turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
