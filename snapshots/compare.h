@@ -18,6 +18,9 @@ struct Delta {
   bool content = false;     // on both sides, and differing in bytes, type or in what it is hard-linked to
   bool shallow = false;     // a directory made only because something in it is wanted
   bool times_only = false;  // a directory of which only the time differs, as it does when entries come and go
+
+  /// Only attributes differ: what is there stays.
+  bool keeps_entry() const { return before && after && !content && before->type == after->type; }
 };
 
 /// What differs below the paths of `scope` (a single root path: everywhere), sorted by path. Equal subtrees

@@ -110,7 +110,7 @@ std::vector<RelPath> Plan::paths() const {
 std::vector<RelPath> Plan::leaving() const {
   std::vector<RelPath> all;
   for (const auto& delta : deltas)
-    if (delta.before && (!delta.after || delta.content || delta.before->type != delta.after->type))
+    if (delta.before && !delta.keeps_entry())
       if (auto path = RelPath::parse(delta.path)) all.push_back(std::move(*path));
   return all;
 }
@@ -152,9 +152,7 @@ Result<void> graft(const Plan& plan, Tree& target, const std::map<std::uint32_t,
     Node& directory = **place;
     if (auto loaded = former.load(directory); !loaded) return loaded;
     Node* old = directory.child(path->leaf());
-    const bool only_attributes =
-        delta.before && delta.after && !delta.content && delta.before->type == delta.after->type;
-    if (only_attributes && old) {
+    if (delta.keeps_entry() && old) {
       if (auto loaded = former.load(*old); !loaded) return loaded;
       old->attributes = delta.after->attributes;
       old->touch();

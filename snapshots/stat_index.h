@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,6 +17,9 @@ namespace okcvm::snapshots {
 
 /// How a file looked when it was read.
 struct FileStamp {
+  /// For `changed_ns`: it was changed so shortly before that a later change need not show in its times.
+  static constexpr std::int64_t kUntold = std::numeric_limits<std::int64_t>::min();
+
   std::uint64_t inode = 0;
   std::uint64_t size = 0;
   std::int64_t modified_ns = 0;
@@ -37,14 +41,13 @@ class StatIndex final {
   void set_base(const Oid& base) { base_ = base; }
   /// Paths are those of that snapshot.
   std::optional<Identity> folder(std::string_view path);
-  /// Nothing also for a file that was changed so shortly before it was read that a later change need not
-  /// show.
   std::optional<FileStamp> file(std::string_view path);
 
   /// What the next snapshot found, in order, but that all moves go before. Kept when that is `commit`ted,
   /// else to be dropped.
   void saw_folder(std::string_view path, const Identity& identity);
-  void saw_file(std::string_view path, const FileStamp& stamp, std::int64_t now_ns);
+  /// `now_ns`: a time before it was looked at, since the epoch.
+  void saw_file(std::string_view path, FileStamp stamp, std::int64_t now_ns);
   void moved(std::string_view from, std::string_view to);
   void removed(std::string_view path);
   /// Appends what was seen, which is about this base from then on. `anew`: all of it was seen, so older logs

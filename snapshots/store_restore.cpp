@@ -7,6 +7,7 @@
 #include <set>
 
 #include "policy/fault.h"
+#include "snapshots/arrivals.h"
 #include "snapshots/difference.h"
 #include "snapshots/git_store.h"
 #include "snapshots/staging_folder.h"
@@ -157,8 +158,7 @@ Result<void> GitStore::carry_out(const Plan& plan, const Taken& taken, const Com
   }
   Batch::drop_intent(*repository_);
   if (!done) return done;
-  for (const auto& delta : plan.deltas)
-    if (delta.top) index_->removed(delta.path);
+  note_arrivals(plan.deltas, *disk, wanted, *index_);
   index_->commit(journal.base, false);
   if (hooks.invalidate) hooks.invalidate(plan.paths());
   return {};

@@ -16,11 +16,6 @@ namespace {
 
 constexpr std::string_view kWhat = "the restore cannot change an entry";
 
-std::string parent_of(const std::string& path) {
-  const auto slash = path.rfind('/');
-  return slash == path.npos ? std::string() : path.substr(0, slash);
-}
-
 int rename_between(int from, const std::string& name, int to, const std::string& new_name, unsigned flags) {
   fault_point("restore.rename");
   if (const int injected = fault_error("restore.rename")) return injected;
@@ -77,7 +72,7 @@ Result<void> Swap::prepare() {
   for (const auto& delta : deltas_) {
     if (!delta.top) continue;
     const std::string staged = std::to_string(steps_.size());
-    if (delta.before && delta.after && !delta.content && delta.before->type == delta.after->type) {
+    if (delta.keeps_entry()) {
       repaints_.push_back({delta.path, delta.before, delta.after});
       continue;
     }

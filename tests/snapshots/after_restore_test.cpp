@@ -1,5 +1,6 @@
 // What is counted from the state that a restore left.
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -58,6 +59,83 @@ TEST_F(AfterRestoreTest, ContentsThatCameBackWithTheirTimesAreNotTakenForThoseOf
   const auto taken = snapshot();
   EXPECT_EQ(git("show " + taken.id.text() + ":workspace/outputs/f"), "y\n");
   expect_exact(taken);
+}
+
+/// A session of which a restore put back a folder and a large file.
+class BroughtInTest : public SnapshotTest {
+ protected:
+  static constexpr std::uint64_t kLarge = 3 << 20;
+
+  void SetUp() override {
+    make_zones();
+    shell(
+        "mkdir -p outputs/d/in outputs/stays; seq 100 > outputs/d/in/some; seq 9 > outputs/stays/x;"
+        "head -c 3M /dev/urandom > outputs/d/in/large; cp outputs/d/in/large outputs/alone");
+    full_ = snapshot("full");
+    shell("rm -r outputs/d outputs/alone; echo other > outputs/stays/x");
+    snapshot("without");
+    restore(*full_);
+  }
+
+  void move(const std::string& from, const std::string& to) {
+    std::filesystem::rename(in(from), in(to));
+    record_.note(ChangeKind::kMoved, from, to);
+  }
+  void expect_recognised(const std::string& from, const std::string& to) {
+    move(from, to);
+    const auto taken = snapshot();
+    EXPECT_EQ(taken.stats.bytes_read, 0u);
+    expect_exact(taken);
+  }
+
+  std::optional<Snapshot> full_;
+};
+
+TEST_F(BroughtInTest, AFolderIsRecognisedWhenItIsMoved) {
+  expect_recognised("outputs/d", "outputs/e");
+}
+
+TEST_F(BroughtInTest, ALargeFileIsRecognisedWhenItIsMoved) {
+  expect_recognised("outputs/alone", "outputs/d/alone");
+}
+
+TEST_F(BroughtInTest, WhatStayedInADirectoryOfOtherTimesIsRecognised) {
+  expect_recognised("outputs/stays", "outputs/stayed");
+}
+
+TEST_F(BroughtInTest, ItIsNotReadAgainWhenTheRecordIsLost) {
+  shell("rm -r outputs/d");
+  auto slow = hooks();
+  // Past the tick within which a time stamp cannot tell two changes apart.
+  slow.will_replace = [](const std::vector<RelPath>&) { usleep(50'000); };
+  ASSERT_TRUE(store().restore(full_->id.text(), {}, false, slow, nullptr));
+  usleep(50'000);  // for what the restore renamed
+  record_.lose_track();
+  const auto taken = snapshot();
+  EXPECT_TRUE(taken.stats.rescanned);
+  EXPECT_LT(taken.stats.bytes_read, kLarge + 1000);  // the other large one came in with the first restore
+  expect_exact(taken);
+}
+
+TEST_F(BroughtInTest, WhatChangedWithinTheSameTickIsReadWhenTheRecordIsLost) {
+  const auto times = stat_of(in("outputs/alone"));
+  {
+    const auto file = open_file(in("outputs/alone"), O_WRONLY);
+    ASSERT_EQ(::pwrite(file.get(), "other", 5, 0), 5);
+    const timespec same[] = {times.st_atim, times.st_mtim};
+    ASSERT_EQ(::futimens(file.get(), same), 0);
+  }
+  record_.lose_track();
+  const auto taken = snapshot();
+  EXPECT_NE(git("rev-parse " + taken.id.text() + ":workspace/outputs/alone"),
+            git("rev-parse " + full_->id.text() + ":workspace/outputs/alone"));
+  expect_exact(taken);
+}
+
+TEST_F(BroughtInTest, AnotherFolderInItsPlaceIsRead) {
+  shell("mv outputs/d outputs/was; mkdir -p outputs/d/in; seq 50 > outputs/d/in/some");
+  move("outputs/d", "outputs/e");
+  expect_exact(snapshot());
 }
 
 }  // namespace
