@@ -91,9 +91,9 @@ std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
   fuse_notify_inval_entry_out out{};
   out.parent = notice.node.value;
   out.namelen = static_cast<std::uint32_t>(name.size());
-  if (!notice.expire_only) return message(FUSE_NOTIFY_INVAL_ENTRY, out, name);
-  if (state_->protocol_minor() < kKnowsExpiry) return {};
-  out.flags = FUSE_EXPIRE_ONLY;
+  const bool can_expire = state_->protocol_minor() >= kKnowsExpiry;
+  if (notice.manner == Manner::kExpireOrNothing && !can_expire) return {};
+  if (notice.manner != Manner::kDrop && can_expire) out.flags = FUSE_EXPIRE_ONLY;
   return message(FUSE_NOTIFY_INVAL_ENTRY, out, name);
 }
 

@@ -32,14 +32,19 @@ class Notifier final : public Invalidator {
   /// The same, and ends the thread. Nothing may be asked afterwards.
   void stop();
 
-  void entry(NodeId parent, const std::string& name) override { push({parent, name, false}); }
-  void expire(NodeId parent, const std::string& name) override { push({parent, name, true}); }
-  void inode(NodeId id) override { push({id, {}, false}); }
+  void entry(NodeId parent, const std::string& name) override { push({parent, name, Manner::kDrop}); }
+  void expire(NodeId parent, const std::string& name) override {
+    push({parent, name, Manner::kExpireOrNothing});
+  }
+  void renamed(NodeId parent, const std::string& name) override {
+    push({parent, name, Manner::kExpireOrDrop});
+  }
+  void inode(NodeId id) override { push({id, {}, Manner::kDrop}); }
   /// Waits as drain() does.
   void inodes_now(std::span<const NodeId> ids) override;
   void attributes_now(NodeId id) override;
   void after_changes_in(NodeId directory, std::function<void()> then) override {
-    push({directory, {}, false, std::move(then)});
+    push({directory, {}, Manner::kDrop, std::move(then)});
   }
   /// Waits until everything asked for before was told, but not for a program that keeps a directory locked:
   /// where nothing could be told for a while the rest is told when it can be, at the latest by the next
@@ -55,10 +60,12 @@ class Notifier final : public Invalidator {
  private:
   static constexpr std::chrono::seconds kPatience{2};
   static constexpr std::size_t kMostLate = 8;
+  /// What becomes of a name; the second of the two is for a kernel that cannot let it expire.
+  enum class Manner : std::uint8_t { kDrop, kExpireOrNothing, kExpireOrDrop };
   struct Notice {
     NodeId node;
     std::string name;  // empty: the inode itself
-    bool expire_only;
+    Manner manner;
     std::function<void()> then = {};  // after_changes_in()
   };
   void push(Notice notice);

@@ -4,11 +4,13 @@
 #include <sys/statvfs.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "fusefs/access_order.h"
@@ -78,6 +80,9 @@ class Invalidator {
   /// Has the name looked up again at its next use. If the same inode stands there, whoever has it as working
   /// directory keeps it, which entry() would not allow (Linux 6.2; before that, nothing is told).
   virtual void expire(NodeId parent, const std::string& name) = 0;
+  /// A directory that has this name for the kernel has another by now, under which it finds it when that is
+  /// looked up: until then, who stands in it goes on there.
+  virtual void renamed(NodeId parent, const std::string& name) = 0;
   /// Attributes, and all pages: data, listing or link text.
   virtual void inode(NodeId id) = 0;
   /// The same, done when it returns: that waits for the answers to READs and READLINKs of it under way.
@@ -167,6 +172,8 @@ class Operations {
   /// told, their nodes keep them; then they are gone, or stay after all. All while requests are held back.
   void names_will_go(const std::vector<RelPath>& paths);
   void names_went() EXCLUDES(going_mutex_);
+  /// Whether a directory that was to lose this name has another one now.
+  bool has_another_name(NodeId parent, const std::string& name) EXCLUDES(going_mutex_);
   /// The same of one node, with the status that it has; `inode` is open on what nobody else may keep.
   void name_may_go(NodeId id, const struct stat& status, FileDescriptor inode = {}) EXCLUDES(going_mutex_);
   /// Makes a zone's directory, if it is not there yet, before anything in it has a name.
@@ -391,6 +398,7 @@ class Operations {
   RemovedInodes removed_;
   mutable Mutex going_mutex_;
   std::unordered_map<std::uint64_t, Going> going_ GUARDED_BY(going_mutex_);  // named by names_will_go()
+  std::map<std::pair<NodeId, std::string>, NodeId> going_directories_ GUARDED_BY(going_mutex_);  // by name
   Mutex metadata_mutex_;
   std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);
 };

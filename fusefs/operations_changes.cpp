@@ -314,6 +314,10 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
     if (is_served || (S_ISDIR(status.st_mode) && directories_held++ < kMostDirectoriesHeld))
       held = FileDescriptor(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     if (held && is_served) orphans_.keep(*id, zone_named(path.top()), held.get());
+    if (const auto node = nodes_.find(*id); node && node->is_directory()) {
+      const MutexLock lock(going_mutex_);
+      going_directories_.emplace(std::pair(node->parent, name), *id);
+    }
     name_may_go(*id, status, std::move(held));
   }
 }
@@ -341,6 +345,22 @@ void Operations::names_went() {
   for (auto& [id, going] : gone) may_have_lost_names(NodeId{id}, std::move(going));
   const MutexLock lock(going_mutex_);
   going_.clear();
+  going_directories_.clear();
+}
+
+bool Operations::has_another_name(NodeId parent, const std::string& name) {
+  NodeId id;
+  {
+    const MutexLock lock(going_mutex_);
+    const auto found = going_directories_.find({parent, name});
+    if (found == going_directories_.end()) return false;
+    id = found->second;
+  }
+  const auto node = nodes_.find(id);
+  if (!node) return false;
+  const auto inode = open_inode(*node, O_PATH | O_NOFOLLOW);
+  struct stat status {};
+  return inode && ::fstat(inode->get(), &status) == 0 && status.st_nlink > 0;
 }
 
 void Operations::may_have_lost_names(NodeId id, Going going) {

@@ -472,6 +472,8 @@ void PathFiles::tell_kernel(const Placed& placed) {
   // only ourselves who know it, the kernel may take the name for free.
   if (known && entry && entry->id == *known)
     kernel_.expire(directory, name);
+  else if (operations_.has_another_name(directory, name))
+    kernel_.renamed(directory, name);
   else
     kernel_.entry(directory, name);
   if (entry && entry->id.value) {

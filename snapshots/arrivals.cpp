@@ -51,9 +51,15 @@ class Arrivals final {
 
 }  // namespace
 
-void note_arrivals(const std::vector<Delta>& deltas, const Disk& disk, const Tree& after, StatIndex& index) {
+void note_arrivals(const Work& work, const Disk& disk, const Tree& after, StatIndex& index) {
   Arrivals arrivals(disk, after, index);
-  for (const auto& delta : deltas) {
+  for (const auto& [from, entry] : work.names) {
+    if (from.empty())
+      arrivals.note(entry);
+    else
+      index.moved(from, entry.path);
+  }
+  for (const auto& delta : work.rest) {
     if (!delta.top || delta.keeps_entry()) continue;
     index.removed(delta.path);
     if (delta.after) arrivals.note(delta);

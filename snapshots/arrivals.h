@@ -1,14 +1,14 @@
 #pragma once
 
-#include "snapshots/compare.h"
 #include "snapshots/disk.h"
+#include "snapshots/renames.h"
 #include "snapshots/stat_index.h"
 
 namespace okcvm::snapshots {
 
-/// Tells the index of what a restore changed: forgets what went or gave way, and looks at what came, so that
-/// it is recognised when it is next moved. Nobody may be able to change any of it meanwhile. What does not
-/// look as `after`, the tree of the deltas' other side, says is left out.
-void note_arrivals(const std::vector<Delta>& deltas, const Disk& disk, const Tree& after, StatIndex& index);
+/// Tells the index of what a restore did: forgets what went or gave way, and looks at what came, so that it
+/// is recognised when it is next moved. Nobody may be able to change that meanwhile. What does not look as
+/// `after`, the tree that was to come, says is left out.
+void note_arrivals(const Work& work, const Disk& disk, const Tree& after, StatIndex& index);
 
 }  // namespace okcvm::snapshots

@@ -4,12 +4,10 @@
 #include <map>
 #include <set>
 
+#include "snapshots/path_text.h"
+
 namespace okcvm::snapshots {
 namespace {
-
-std::string below(const std::string& path, const std::string& name) {
-  return path.empty() ? name : path + '/' + name;
-}
 
 /// Whether a path has the same other names in both trees. Numbers of groups are those of one tree only.
 class LinkComparer {
@@ -138,8 +136,7 @@ std::vector<RelPath> normalize_scope(std::vector<RelPath> paths) {
 bool is_in_scope(const std::vector<RelPath>& scope, const std::string& path) {
   return std::any_of(scope.begin(), scope.end(), [&path](const RelPath& top) {
     const std::string& text = top.text();
-    return text.empty() || path == text ||
-           (path.size() > text.size() && path.starts_with(text) && path[text.size()] == '/');
+    return text.empty() || is_at_or_below(path, text);
   });
 }
 

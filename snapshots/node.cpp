@@ -63,6 +63,25 @@ mode_t full_mode(const Node& node) {
   return type | node.attributes.mode;
 }
 
+std::unique_ptr<Node> copy_of(const Node& node, bool shallow) {
+  auto copy = std::make_unique<Node>();
+  copy->name = node.name;
+  copy->type = node.type;
+  copy->sparse = node.sparse;
+  copy->size = node.size;
+  copy->content = node.content;
+  copy->attributes = node.attributes;
+  if (!node.is_directory()) return copy;
+  const bool refers = node.stored && !shallow;
+  copy->stored = refers;
+  copy->loaded = !refers;
+  copy->tree = refers ? node.tree : Oid{};
+  copy->meta = refers ? node.meta : Oid{};
+  if (!refers && !shallow)
+    for (const auto& child : node.children) copy->add_child(copy_of(*child, false));
+  return copy;
+}
+
 std::unique_ptr<Node> make_root() {
   auto root = std::make_unique<Node>();
   root->type = NodeType::kDirectory;

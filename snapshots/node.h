@@ -79,6 +79,9 @@ struct Node {
 /// With the bits of the type, as stat(2) tells it.
 mode_t full_mode(const Node& node);
 
+/// A copy that is loaded again when it is looked into; of a directory, `shallow`, without anything in it.
+std::unique_ptr<Node> copy_of(const Node& node, bool shallow);
+
 /// The root of an empty tree.
 std::unique_ptr<Node> make_root();
 

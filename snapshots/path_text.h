@@ -21,4 +21,14 @@ inline std::string leaf_of(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
 }
 
+inline bool is_at_or_below(const std::string& path, const std::string& top) {
+  return path.starts_with(top) && (path.size() == top.size() || path[top.size()] == '/');
+}
+
+/// What a path is called once `from` is called `to`.
+inline std::string with_other_top(std::string path, const std::string& from, const std::string& to) {
+  if (is_at_or_below(path, from)) path.replace(0, from.size(), to);
+  return path;
+}
+
 }  // namespace okcvm::snapshots

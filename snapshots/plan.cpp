@@ -1,32 +1,14 @@
 #include "snapshots/plan.h"
 
+#include <iterator>
 #include <set>
 
 #include "policy/zones.h"
+#include "snapshots/path_text.h"
 #include "snapshots/replay.h"
 
 namespace okcvm::snapshots {
 namespace {
-
-/// A copy that is loaded again when it is looked into.
-std::unique_ptr<Node> copy_of(const Node& node, bool shallow) {
-  auto copy = std::make_unique<Node>();
-  copy->name = node.name;
-  copy->type = node.type;
-  copy->sparse = node.sparse;
-  copy->size = node.size;
-  copy->content = node.content;
-  copy->attributes = node.attributes;
-  if (!node.is_directory()) return copy;
-  const bool refers = node.stored && !shallow;
-  copy->stored = refers;
-  copy->loaded = !refers;
-  copy->tree = refers ? node.tree : Oid{};
-  copy->meta = refers ? node.meta : Oid{};
-  if (!refers && !shallow)
-    for (const auto& child : node.children) copy->add_child(copy_of(*child, false));
-  return copy;
-}
 
 /// Zones that the snapshot does not know stay, empty.
 Result<void> keep_zones(Tree& live, Tree& target) {
@@ -73,11 +55,12 @@ Result<void> make_way(Tree& live, Tree& target, const RelPath& path, Plan& plan)
 }
 
 /// Attributes are of all names of a file: one that also has names elsewhere is replaced, as for other bytes.
-void part_from_outside(const PathTable& links, Plan& plan) {
+void part_from_outside(const PathTable& links, const std::vector<RelPath>& scope,
+                       std::vector<Delta>& deltas) {
   std::set<std::uint32_t> outside;
   for (const auto& [path, group] : links.numbers())
-    if (!is_in_scope(plan.scope, path)) outside.insert(group);
-  for (auto& delta : plan.deltas) {
+    if (!is_in_scope(scope, path)) outside.insert(group);
+  for (auto& delta : deltas) {
     const auto group = links.find(delta.path);
     if (delta.before && delta.after && group && outside.count(*group)) delta.content = true;
   }
@@ -98,21 +81,62 @@ void graft_links(const Plan& plan, Tree& target, const std::map<std::uint32_t, s
   }
 }
 
+/// Paths that came as text.
+class Paths final {
+ public:
+  void add(const std::string& text) {
+    if (auto path = RelPath::parse(text)) paths_.push_back(std::move(*path));
+  }
+  std::vector<RelPath> take(std::vector<RelPath> more = {}) {
+    paths_.insert(paths_.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+    return std::move(paths_);
+  }
+
+ private:
+  std::vector<RelPath> paths_;
+};
+
 }  // namespace
 
 std::vector<RelPath> Plan::paths() const {
-  std::vector<RelPath> all;
-  for (const auto& delta : deltas)
-    if (auto path = RelPath::parse(delta.path)) all.push_back(std::move(*path));
-  return all;
+  const PathChanges changes(work.names);
+  Paths all;
+  for (std::size_t i = 0; i < work.names.size(); ++i)
+    if (const auto& from = work.names[i].from; !from.empty())
+      all.add(below(changes.after(i, parent_of(from)), leaf_of(from)));
+  for (const auto& step : work.names) all.add(step.entry.path);
+  for (const auto& delta : work.rest) all.add(delta.path);
+  return all.take();
 }
 
 std::vector<RelPath> Plan::leaving() const {
-  std::vector<RelPath> all;
-  for (const auto& delta : deltas)
-    if (delta.before && !delta.keeps_entry())
-      if (auto path = RelPath::parse(delta.path)) all.push_back(std::move(*path));
-  return all;
+  const PathChanges changes(work.names);
+  Paths before, during;
+  const auto add = [&](const std::string& was, const std::string& is) {
+    before.add(was);
+    if (is != was) during.add(is);
+  };
+  for (std::size_t i = 0; i < work.names.size(); ++i) {
+    const auto& [from, entry] = work.names[i];
+    if (!from.empty())
+      add(changes.before(from, i), below(changes.after(i, parent_of(from)), leaf_of(from)));
+    else if (entry.before)
+      before.add(entry.path);
+  }
+  for (const auto& delta : work.rest)
+    if (delta.before && !delta.keeps_entry()) add(changes.before(delta.path), delta.path);
+  return before.take(during.take());
+}
+
+std::vector<RelPath> Plan::renamed(const std::vector<RelPath>& paths) const {
+  Paths all;
+  for (const RelPath& path : paths) {
+    std::string now = path.text();
+    for (const auto& [from, entry] : work.names)
+      if (!from.empty()) now = with_other_top(now, from, entry.path);
+    if (now != path.text()) all.add(now);
+  }
+  return all.take();
 }
 
 Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths) {
@@ -136,8 +160,23 @@ Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& pat
   auto deltas = compare(live, target, plan.scope);
   if (!deltas) return fail(deltas.error());
   for (auto& delta : *deltas) plan.deltas.push_back(std::move(delta));
-  part_from_outside(live.links(), plan);
+  part_from_outside(live.links(), plan.scope, plan.deltas);
   return plan;
+}
+
+Result<void> arrange(Plan& plan, Tree& live, Tree& target) {
+  Work work;
+  for (const auto& delta : plan.deltas) {
+    if (delta.shallow)
+      work.names.push_back({{}, delta});
+    else
+      work.rest.push_back(delta);
+  }
+  auto arranged = follow_renames(live, target, plan.scope, std::move(work));
+  if (!arranged) return fail(arranged.error());
+  plan.work = std::move(*arranged);
+  part_from_outside(live.links(), plan.scope, plan.work.rest);
+  return {};
 }
 
 Result<void> graft(const Plan& plan, Tree& target, const std::map<std::uint32_t, std::string>& link_sources,

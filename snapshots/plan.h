@@ -6,6 +6,7 @@
 
 #include "policy/error.h"
 #include "snapshots/compare.h"
+#include "snapshots/renames.h"
 #include "snapshots/tree.h"
 
 namespace okcvm::snapshots {
@@ -14,20 +15,28 @@ namespace okcvm::snapshots {
 struct Plan {
   std::vector<RelPath> scope;
   std::vector<Delta> deltas;
+  Work work;                                     // how to do it
   std::vector<std::unique_ptr<Node>> displaced;  // nodes that deltas still point to
 
   bool is_whole() const { return scope.front().is_root(); }
-  /// Every path that is touched.
+  /// Every path that is touched by the work, as it is afterwards: first those that something was renamed
+  /// from.
   std::vector<RelPath> paths() const;
-  /// Those of them whose entry goes, or gives way to another.
+  /// Those whose entry goes, elsewhere or for good, or gives way to another: as they are before, and, if the
+  /// work gives them another, as they are during it.
   std::vector<RelPath> leaving() const;
+  /// Those of `paths` that have another name afterwards, by that.
+  std::vector<RelPath> renamed(const std::vector<RelPath>& paths) const;
 };
 
-/// Makes a plan. Adjusts both trees to it: a zone that the snapshot lacks becomes an empty one (zones
-/// themselves stay), and directories that a wanted path needs on its way count as being there once their
-/// delta is carried out. `invalid_request` for a path outside of the zones, `not_found` for one that neither
-/// tree has.
+/// Makes a plan, without its work. Adjusts both trees to it: a zone that the snapshot lacks becomes an empty
+/// one (zones themselves stay), and directories that a wanted path needs on its way count as being there once
+/// their delta is carried out. `invalid_request` for a path outside of the zones, `not_found` for one that
+/// neither tree has.
 Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths);
+
+/// Finds out how to do it. What was merely renamed is renamed in `live` afterwards.
+Result<void> arrange(Plan& plan, Tree& live, Tree& target);
 
 /// The tree that the workspace has once the plan is carried out: `former` (opened anew from what `live` was)
 /// with the wanted parts of `target`. `link_sources` as Swap tells them.

@@ -67,15 +67,8 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to, std::size_
     (*place)->take_child(to.leaf());
   }
   if (node->known && node->origin.empty()) node->origin = known_path(*node);
-  Node* left = node->parent;
-  left->touch();
-  auto moved = left->take_child(from.leaf());
-  moved->name = to.leaf();
-  carried += tree.links().move_tree(from.text(), to.text());
-  carried += tree.left_out().move_tree(from.text(), to.text());
-  Node& arrived = (*place)->add_child(std::move(moved));
-  (*place)->touch();
-  arrived.mark(kMarkEntry);
+  carried += tree.put(Tree::take(*node), **place, to);
+  node->mark(kMarkEntry);
   if (auto marked = mark(tree, from, kMarkEntry); !marked) return marked;
   return mark(tree, to, kMarkEntry);
 }

@@ -130,8 +130,10 @@ Result<void> GitStore::converge(const Commit& before, const Commit& after, const
   if (auto named = (*live)->write(names_only); !named) return fail(named.error());
   auto deltas = compare(**live, **wanted_tree, everywhere);
   if (!deltas) return fail(deltas.error());
+  auto work = follow_renames(**live, **wanted_tree, everywhere, {{}, std::move(*deltas)});
+  if (!work) return fail(work.error());
   Staging staging(*repository_, folder->take(), silent);
-  Swap swap(*disk, staging, **live, **wanted_tree, *deltas, everywhere);
+  Swap swap(*disk, staging, **live, **wanted_tree, *work, everywhere);
   if (auto ready = swap.prepare(); !ready) return ready;
   if (auto applied = swap.apply(); !applied) return applied;
   recovered_.assign(paths.begin(), paths.end());

@@ -108,6 +108,7 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   if (!plan) return fail(plan.error());
   auto rows = to_differences(plan->deltas, nullptr, nullptr);
   if (!rows) return fail(rows.error());
+  if (auto arranged = arrange(*plan, *taken->tree, **wanted); !arranged) return fail(arranged.error());
   const auto done = plan->deltas.empty() ? set_undo(taken->commit.oid)
                                          : carry_out(*plan, *taken, target, **wanted, hooks, progress);
   if (!done) return fail(done.error());
@@ -129,11 +130,15 @@ Result<void> GitStore::carry_out(const Plan& plan, const Taken& taken, const Com
   auto folder = StagingFolder::make(*disk);
   if (!folder) return fail(folder.error());
   Staging staging(*repository_, folder->take(), progress);
-  Swap swap(*disk, staging, *taken.tree, wanted, plan.deltas, plan.scope);
+  Swap swap(*disk, staging, *taken.tree, wanted, plan.work, plan.scope);
   if (auto ready = swap.prepare(); !ready) return ready;
   auto base = keep_base(taken.commit, target, wanted, plan, swap);
   if (!base) return fail(base.error());
   const Journal journal{taken.commit.oid, *base};
+  // Under which name they are written to from now on, which no request tells.
+  if (hooks.changes.still_mapped)
+    if (const auto written = plan.renamed(taken.snapshot.in_flight); !written.empty())
+      hooks.changes.still_mapped(written);
   // Before the journal, with which a start goes on where nobody can be asked who has what open.
   if (hooks.will_replace) hooks.will_replace(plan.leaving());
   if (auto written = journal.write(*repository_); !written) {
@@ -158,7 +163,7 @@ Result<void> GitStore::carry_out(const Plan& plan, const Taken& taken, const Com
   }
   Batch::drop_intent(*repository_);
   if (!done) return done;
-  note_arrivals(plan.deltas, *disk, wanted, *index_);
+  note_arrivals(plan.work, *disk, wanted, *index_);
   index_->commit(journal.base, false);
   if (hooks.invalidate) hooks.invalidate(plan.paths());
   return {};

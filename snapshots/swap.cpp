@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ int rename_between(int from, const std::string& name, int to, const std::string&
 /// What is written is at least this much. Files with holes may need less than their size and are not counted.
 Result<void> Swap::check_space() const {
   std::uint64_t needed = 0;
-  for (const auto& delta : deltas_)
+  for (const auto& delta : work_.rest)
     if (delta.after && delta.after->type == NodeType::kFile && (!delta.before || delta.content) &&
         !delta.after->sparse && !after_.links().find(delta.path))
       needed += delta.after->size;
@@ -66,10 +67,25 @@ Result<void> Swap::find_link_sources() {
   return {};
 }
 
+Result<void> Swap::prepare_names() {
+  for (const auto& [from, entry] : work_.names) {
+    if (!from.empty()) {
+      names_.push_back({Move::kRename, entry.path, from, true});
+      continue;
+    }
+    const std::string staged = "made" + std::to_string(names_.size());
+    const bool in_the_way = entry.before || before_.left_out().find(entry.path);
+    if (auto built = staging_.build(after_, *entry.after, entry.path, staged, true); !built) return built;
+    names_.push_back({in_the_way ? Move::kExchange : Move::kPlace, entry.path, staged, true});
+  }
+  return {};
+}
+
 Result<void> Swap::prepare() {
   if (auto enough = check_space(); !enough) return enough;
   if (auto found = find_link_sources(); !found) return found;
-  for (const auto& delta : deltas_) {
+  if (auto ready = prepare_names(); !ready) return ready;
+  for (const auto& delta : work_.rest) {
     if (!delta.top) continue;
     const std::string staged = std::to_string(steps_.size());
     if (delta.keeps_entry()) {
@@ -77,13 +93,13 @@ Result<void> Swap::prepare() {
       continue;
     }
     if (!delta.after) {
-      steps_.push_back({Move::kRemove, delta.path, staged, nullptr});
+      steps_.push_back({Move::kRemove, delta.path, staged});
       continue;
     }
     const bool in_the_way = delta.before || before_.left_out().find(delta.path);
     if (auto built = staging_.build(after_, *delta.after, delta.path, staged, delta.shallow); !built)
       return built;
-    steps_.push_back({in_the_way ? Move::kExchange : Move::kPlace, delta.path, staged, delta.after});
+    steps_.push_back({in_the_way ? Move::kExchange : Move::kPlace, delta.path, staged});
   }
   // What goes makes room for what comes.
   std::stable_partition(steps_.begin(), steps_.end(),
@@ -97,6 +113,11 @@ Result<void> Swap::prepare() {
 void Swap::plan_times() {
   std::set<std::string> parents;
   for (const auto& step : steps_) parents.insert(parent_of(step.path));
+  const PathChanges changes(work_.names);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    parents.insert(parent_of(names_[i].path));
+    if (names_[i].move == Move::kRename) parents.insert(changes.after(i, parent_of(names_[i].staged)));
+  }
   for (const auto& repaint : repaints_) parents.erase(repaint.path);
   for (const auto& parent : parents) {
     const auto path = RelPath::parse(parent);
@@ -116,6 +137,16 @@ void Swap::plan_times() {
 Result<void> Swap::move(Step& step) {
   auto parent = disk_.open_directory(parent_of(step.path));
   if (!parent) return fail(parent.error());
+  auto source = step.move == Move::kRename ? disk_.open_directory(parent_of(step.staged)) : FileDescriptor();
+  if (!source) return fail(source.error());
+  if (step.gives_names)
+    for (const auto& [directory, path] :
+         {std::pair(&*parent, &step.path), std::pair(&*source, &step.staged)}) {
+      struct stat status {};
+      if (!*directory) continue;
+      if (::fstat(directory->get(), &status) != 0) return fail_errno(errno, kWhat, *path);
+      step.times.emplace_back(parent_of(*path), status.st_mtim);
+    }
   const int folder = staging_.folder();
   const std::string name = leaf_of(step.path);
   int error = 0;
@@ -136,9 +167,19 @@ Result<void> Swap::move(Step& step) {
       error = rename_between(folder, step.staged, parent->get(), name, 0);
       if (error) rename_between(folder, step.staged + ".old", parent->get(), name, 0);
       break;
+    case Move::kRename:
+      error = rename_between(source->get(), leaf_of(step.staged), parent->get(), name, RENAME_NOREPLACE);
+      break;
   }
   if (error) return fail_errno(error, kWhat, step.path);
   step.done = true;
+  return {};
+}
+
+Result<void> Swap::take_back(const std::vector<Step>& steps) const {
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
+    if (step->done)
+      if (auto back = take_back(*step); !back) return back;
   return {};
 }
 
@@ -152,12 +193,22 @@ Result<void> Swap::take_back(const Step& step) const {
     error = rename_between(folder, step.staged, parent->get(), name, RENAME_EXCHANGE);
   } else if (step.move == Move::kRemove) {
     error = rename_between(folder, step.staged, parent->get(), name, 0);
+  } else if (step.move == Move::kRename) {
+    auto source = disk_.open_directory(parent_of(step.staged));
+    if (!source) return fail(source.error());
+    error = rename_between(parent->get(), name, source->get(), leaf_of(step.staged), RENAME_NOREPLACE);
   } else {
     error = rename_between(parent->get(), name, folder, step.staged, 0);
     if (!error && step.move == Move::kExchange)
       error = rename_between(folder, step.staged + ".old", parent->get(), name, 0);
   }
   if (error) return fail_errno(error, kWhat, step.path);
+  for (const auto& [path, modified] : step.times) {
+    auto directory = disk_.open_directory(path);
+    if (!directory) return fail(directory.error());
+    const timespec times[] = {{0, UTIME_OMIT}, modified};
+    if (::futimens(directory->get(), times) != 0) return fail_errno(errno, kWhat, path);
+  }
   return {};
 }
 
@@ -174,8 +225,9 @@ Result<void> Swap::repaint(const std::string& path, const Node& node) const {
 
 Result<void> Swap::apply() {
   is_whole_ = false;
-  for (auto& step : steps_)
-    if (auto moved = move(step); !moved) return roll_back(moved.error());
+  for (auto* steps : {&names_, &steps_})
+    for (auto& step : *steps)
+      if (auto moved = move(step); !moved) return roll_back(moved.error());
   for (auto& change : repaints_) {
     if (auto painted = repaint(change.path, *change.to); !painted) return roll_back(painted.error());
   }
@@ -190,13 +242,12 @@ Result<void> Swap::roll_back(Error reason) {
 
 Result<void> Swap::undo() {
   is_whole_ = false;
-  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step)
-    if (step->done)
-      if (auto back = take_back(*step); !back) return back;
+  if (auto back = take_back(steps_); !back) return back;
   // Every time that the steps changed, also where the new one was never set.
   for (const auto& change : repaints_)
     if (auto painted = repaint(change.path, *change.from); !painted && !is_gone(painted.error().errno_value))
       return painted;
+  if (auto back = take_back(names_); !back) return back;
   is_whole_ = true;
   return {};
 }

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "policy/error.h"
-#include "snapshots/compare.h"
 #include "snapshots/disk.h"
+#include "snapshots/renames.h"
 #include "snapshots/staging.h"
 
 namespace okcvm::snapshots {
@@ -16,10 +16,11 @@ namespace okcvm::snapshots {
 /// back. What is replaced or removed waits in the staging folder until the whole is done. Not thread-safe.
 class Swap final {
  public:
-  /// `before` is what the disk holds, `after` what it shall hold, `deltas` how they differ. All outlive this.
-  Swap(const Disk& disk, Staging& staging, Tree& before, Tree& after, const std::vector<Delta>& deltas,
+  /// `before` is what the disk holds once the names of `work` are given, `after` what it shall hold. All
+  /// outlive this.
+  Swap(const Disk& disk, Staging& staging, Tree& before, Tree& after, const Work& work,
        const std::vector<RelPath>& scope)
-      : disk_(disk), staging_(staging), before_(before), after_(after), deltas_(deltas), scope_(scope) {}
+      : disk_(disk), staging_(staging), before_(before), after_(after), work_(work), scope_(scope) {}
 
   /// Builds what comes in. Nothing of the workspace is touched. `no_space` up front where that can be told.
   Result<void> prepare();
@@ -33,14 +34,16 @@ class Swap final {
   const std::map<std::uint32_t, std::string>& link_sources() const { return link_sources_; }
 
  private:
-  enum class Move : std::uint8_t { kExchange, kPlace, kRemove };
+  enum class Move : std::uint8_t { kExchange, kPlace, kRemove, kRename };
   struct Step {
     Move move;
     std::string path;
-    std::string staged;
-    const Node* node;
+    std::string staged;  // of kRename the path that it has before
+    /// It is taken back where the paths of the others do not hold any more, so it sees to times itself.
+    bool gives_names = false;
     bool done = false;
-    bool exchanged = false;  // in one step, not in two
+    bool exchanged = false;                                    // in one step, not in two
+    std::vector<std::pair<std::string, timespec>> times = {};  // of the directories that it changes, before
   };
   struct Repaint {
     std::string path;
@@ -49,9 +52,11 @@ class Swap final {
   };
 
   Result<void> check_space() const;
+  Result<void> prepare_names();
   Result<void> find_link_sources();
   void plan_times();
   Result<void> move(Step& step);
+  Result<void> take_back(const std::vector<Step>& steps) const;
   Result<void> take_back(const Step& step) const;
   Result<void> repaint(const std::string& path, const Node& node) const;
   Result<void> roll_back(Error reason);
@@ -60,8 +65,9 @@ class Swap final {
   Staging& staging_;
   Tree& before_;
   Tree& after_;
-  const std::vector<Delta>& deltas_;
+  const Work& work_;
   const std::vector<RelPath>& scope_;
+  std::vector<Step> names_;  // first
   std::vector<Step> steps_;
   std::vector<Repaint> repaints_;
   std::map<std::uint32_t, std::string> link_sources_;

@@ -167,6 +167,19 @@ Result<void> Tree::forget(Node& node) {
   return {};
 }
 
+Tree::Moving Tree::take(Node& node) {
+  std::string from = node.path();
+  node.parent->touch();
+  return {node.parent->take_child(node.name), std::move(from)};
+}
+
+std::size_t Tree::put(Moving moving, Node& place, const RelPath& to) {
+  moving.node->name = to.leaf();
+  place.add_child(std::move(moving.node));
+  place.touch();
+  return links_.move_tree(moving.from, to.text()) + left_out_.move_tree(moving.from, to.text());
+}
+
 Result<void> Tree::become(Node& node, NodeType type) {
   if (node.type == type) return {};
   if (auto forgotten = forget(node); !forgotten) return forgotten;

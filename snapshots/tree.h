@@ -50,6 +50,15 @@ class Tree final {
   Result<Node*> find(const RelPath& path) const;
   /// Takes a node and all below it out of the totals and lists. The node itself is the caller's to remove.
   Result<void> forget(Node& node);
+  /// A node, with all below it, on its way to another name.
+  struct Moving {
+    std::unique_ptr<Node> node;
+    std::string from;
+  };
+  static Moving take(Node& node);
+  /// Gives it the path `to`, in the directory `place`; nothing stands there. Answers how many names it had to
+  /// change in the lists.
+  std::size_t put(Moving moving, Node& place, const RelPath& to);
   /// Makes it another kind of node, forgetting what it was. A new directory is to be read whole.
   Result<void> become(Node& node, NodeType type);
   /// What is there of it, loading everything below.

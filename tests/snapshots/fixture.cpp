@@ -91,6 +91,28 @@ snapshots::RestoreResult SnapshotTest::restore(const snapshots::Snapshot& to,
   return *restored;
 }
 
+void SnapshotTest::there_and_back(const std::string& first, const std::string& second) {
+  make_zones();
+  shell(first);
+  const auto one = snapshot("one");
+  const Manifest at_one = manifest();
+  expect_exact(one);
+  shell(second);
+  const Manifest at_two = manifest();
+  const auto restored = restore(one);
+  expect_same(at_one, manifest());
+  ASSERT_TRUE(restored.before);
+  ASSERT_TRUE(store().undo(hooks(), nullptr));
+  expect_same(at_two, manifest());
+  ASSERT_TRUE(store().undo(hooks(), nullptr));
+  expect_same(at_one, manifest());
+  restore(*restored.before);
+  expect_same(at_two, manifest());
+  expect_exact(snapshot("after all"));
+  expect_sound_repository();
+  EXPECT_FALSE(there_is(in(".restore")));
+}
+
 void SnapshotTest::expect_same(const Manifest& expected, const Manifest& actual) {
   Manifest left = expected, right = actual;
   left.erase(".");  // the backing folder itself is no part of a session

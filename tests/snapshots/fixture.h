@@ -64,6 +64,9 @@ class SnapshotTest : public ::testing::Test {
   snapshots::Snapshot snapshot(const std::string& label = "");
   snapshots::RestoreResult restore(const snapshots::Snapshot& to, const std::vector<std::string>& paths = {});
   snapshots::Store::RestoreHooks hooks();
+  /// Goes from what one script leaves to what another does, back, forward by undo, back by undo, and forward,
+  /// and compares everything each time.
+  void there_and_back(const std::string& first, const std::string& second);
 
   Manifest manifest() const { return manifest_of(workspace()); }
   /// What is in the workspace is what the snapshot holds, in every respect.

@@ -20,31 +20,7 @@ std::vector<std::string> paths_of(const std::vector<Difference>& rows) {
   return paths;
 }
 
-class RestoreTest : public SnapshotTest {
- protected:
-  /// Goes from one state to another, back, forward by undo, back by undo, and compares everything each time.
-  void there_and_back(const std::string& first, const std::string& second) {
-    make_zones();
-    shell(first);
-    const auto one = snapshot("one");
-    const Manifest at_one = manifest();
-    expect_exact(one);
-    shell(second);
-    const Manifest at_two = manifest();
-    const auto restored = restore(one);
-    expect_same(at_one, manifest());
-    ASSERT_TRUE(restored.before);
-    ASSERT_TRUE(store().undo(hooks(), nullptr));
-    expect_same(at_two, manifest());
-    ASSERT_TRUE(store().undo(hooks(), nullptr));
-    expect_same(at_one, manifest());
-    restore(*restored.before);
-    expect_same(at_two, manifest());
-    expect_exact(snapshot("after all"));
-    expect_sound_repository();
-    EXPECT_FALSE(there_is(in(".restore")));
-  }
-};
+class RestoreTest : public SnapshotTest {};
 
 TEST_F(RestoreTest, BringsBackWhatWasChangedRemovedAndAdded) {
   there_and_back(

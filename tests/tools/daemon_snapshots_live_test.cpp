@@ -14,6 +14,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/support/file_io.h"
 #include "tests/tools/daemon_fixture.h"
 
 namespace okcvm::test {
@@ -169,6 +170,72 @@ TEST_F(LiveSnapshots, RestoredUnderWorkingDirectories) {
   }).join();
   post("undo");
   EXPECT_EQ(read(in("outputs/goes/f")), "x");
+}
+
+TEST_F(LiveSnapshots, RestoredUnderWhoStandsInARenamedDirectory) {
+  std::filesystem::create_directories(in("outputs/p/sub"));
+  write(in("outputs/p/sub/f"), "old");
+  write(in("outputs/p/log"), "log\n");
+  write(in("outputs/p/mapped"), "old!");
+  const std::string first = snapshot("first");
+  std::filesystem::rename(in("outputs/p"), in("outputs/q"));
+  write(in("outputs/q/sub/f"), "new");
+  write(in("outputs/q/sub/later"), "x");
+  const auto log = open_file(in("outputs/q/log"), O_WRONLY | O_APPEND);
+  auto mapped = open_file(in("outputs/q/mapped"), O_RDWR);
+  auto* bytes = static_cast<char*>(::mmap(nullptr, 4, PROT_READ | PROT_WRITE, MAP_SHARED, mapped.get(), 0));
+  ASSERT_NE(bytes, MAP_FAILED);
+  mapped.reset();
+  std::thread([&] {
+    ASSERT_EQ(::unshare(CLONE_FS), 0);
+    ASSERT_EQ(::chdir(in("outputs/q/sub").c_str()), 0);
+    post("restore", {{"snapshot", first}});
+    // Before anybody looks for it under its name.
+    write("made", "here");
+    EXPECT_EQ(read("f"), "old");
+    EXPECT_EQ(::access("later", F_OK), -1);
+    EXPECT_EQ(errno, ENOENT);
+    write_all(log, "more\n");
+    bytes[0] = 'b';
+    const std::string second = snapshot("second");
+    EXPECT_EQ(git("show " + second + ":workspace/outputs/p/sub/made"), "here");
+    EXPECT_EQ(git("show " + second + ":workspace/outputs/p/log"), "log\nmore\n");
+    EXPECT_EQ(git("show " + second + ":workspace/outputs/p/mapped"), "bld!");
+
+    EXPECT_FALSE(std::filesystem::exists(in("outputs/q")));
+    EXPECT_EQ(list(in("outputs")), std::vector<std::string>{"p"});
+    EXPECT_EQ(read(in("outputs/p/sub/made")), "here");
+    EXPECT_EQ(std::filesystem::current_path(), in("outputs/p/sub"));
+    EXPECT_EQ(read("../log"), "log\nmore\n");
+    EXPECT_EQ(stat_of(log).st_ino, stat_of(in("outputs/p/log")).st_ino);
+    std::filesystem::create_directory(in("outputs/q"));  // the name is free
+    EXPECT_NE(stat_of(in("outputs/q")).st_ino, stat_of(in("outputs/p")).st_ino);
+    EXPECT_EQ(ask("GET", "/v1/sessions/s1/verify").json()["ok"], true);
+  }).join();
+  ::munmap(bytes, 4);
+  post("undo");
+  EXPECT_EQ(read(in("outputs/q/sub/f")), "new");
+  EXPECT_FALSE(std::filesystem::exists(in("outputs/p")));
+}
+
+TEST_F(LiveSnapshots, RestoredUnderARenameToAnotherZone) {
+  std::filesystem::create_directories(in("outputs/p/sub"));
+  write(in("outputs/p/sub/f"), "old");
+  std::filesystem::create_symlink("f", in("outputs/p/sub/link"));
+  const std::string first = snapshot("first");
+  std::filesystem::rename(in("outputs/p"), in("temp/p"));
+  EXPECT_EQ(read(in("temp/p/sub/link")), "old");
+  const auto sub = open_file(in("temp/p/sub"), O_RDONLY | O_DIRECTORY);
+  post("restore", {{"snapshot", first}});
+  const FileDescriptor made(::openat(sub.get(), "made", O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+  EXPECT_TRUE(made);
+  EXPECT_EQ(read(in("outputs/p/sub/link")), "old");
+  EXPECT_FALSE(std::filesystem::exists(in("temp/p")));
+  EXPECT_EQ(git("ls-tree --name-only " + snapshot("second") + ":workspace/outputs/p/sub"), "f\nlink\nmade\n");
+  post("undo");
+  EXPECT_EQ(read(in("temp/p/sub/f")), "old");
+  EXPECT_FALSE(std::filesystem::exists(in("temp/p/sub/made")));
+  EXPECT_FALSE(std::filesystem::exists(in("outputs/p")));
 }
 
 TEST_F(LiveSnapshots, HaveLabelsOfManyLines) {

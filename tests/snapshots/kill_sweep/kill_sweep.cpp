@@ -141,6 +141,10 @@ void second_state(const Place& place) {
   fs::create_symlink("kind", place.in("outputs/l"));
   place.note(ChangeKind::kMoved, "outputs/moves", "uploads/moved");
   fs::rename(place.in("outputs/moves"), place.in("uploads/moved"));
+  place.note(ChangeKind::kContent, "uploads/moved/m");
+  write(place.in("uploads/moved/m"), "two");
+  place.note(ChangeKind::kMoved, "uploads/moved/x", "outputs/came/x");
+  fs::rename(place.in("uploads/moved/x"), place.in("outputs/came/x"));
   place.note(ChangeKind::kEntry, "temp/same");
   fs::remove(place.in("temp/same"));
   changed(ChangeKind::kEntry, "joined");
