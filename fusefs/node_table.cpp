@@ -201,7 +201,6 @@ Result<Referenced> NodeTable::reference(const Node& found) {
         row.trust != kMovedDeeper) {
       row.trust = trust_;
       place(row, found.parent, found.name);
-      set_zone(row, found.zone);
       return Referenced{refer_to(row), false};
     }
     oust(*slot);

@@ -185,7 +185,6 @@ class NodeTable {
   void note_parent(const NodeRecord& record) REQUIRES(mutex_);
   void oust(std::uint32_t slot) REQUIRES(mutex_);
   void place(NodeRecord& record, NodeId parent, std::string_view name) REQUIRES(mutex_);
-  void set_zone(NodeRecord& record, Zone zone) REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   SharedRegion region_;

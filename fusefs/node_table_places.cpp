@@ -60,15 +60,11 @@ void NodeTable::moved(const InodeKey& key, NodeId parent, Zone zone, std::string
   if (!slot) return;
   NodeRecord& row = record(*slot);
   place(row, parent, name);
-  set_zone(row, zone);
-}
-
-/// Zones of one group only differ in name, but what is below must know where it is for reset and snapshots.
-void NodeTable::set_zone(NodeRecord& row, Zone zone) {
   if (row.zone == zone) return;
   row.zone = zone;
-  if (row.type == S_IFDIR >> 12)
-    visit_below(NodeId{row.id.load()}, [zone](NodeRecord& below) { below.zone = zone; });
+  if (row.type != S_IFDIR >> 12) return;
+  // Zones of one group only differ in name, but what is below must know where it is for reset and snapshots.
+  visit_below(NodeId{row.id.load()}, [zone](NodeRecord& below) { below.zone = zone; });
 }
 
 void NodeTable::visit_children(NodeId parent, const Visit& visit) const {

@@ -356,6 +356,8 @@ class Operations {
                        std::span<const char> value);
   /// A descriptor for calls on the backing inode's attributes; it may be O_PATH.
   Result<std::shared_ptr<FileDescriptor>> attribute_file(const Node& node);
+  /// Where a file is, if the backing file system has that in its memory.
+  Result<RelPath> path_by_inode(const Node& node);
   /// The name of a node in its directory.
   Result<std::string> name_of(const Node& node, const Directory& directory);
   /// What a daemon that died had made for this very request, if it is still there.

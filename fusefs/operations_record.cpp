@@ -29,6 +29,21 @@ Result<std::string> Operations::name_of(const Node& node, const Directory& direc
   return name;
 }
 
+/// A file that a restore moved may be in a directory that the kernel never heard of.
+Result<RelPath> Operations::path_by_inode(const Node& node) {
+  const auto file = open_inode(node, O_PATH | O_NOFOLLOW);
+  if (!file) return fail(file.error());
+  auto path = workspace_.path_of(file->get());
+  if (!path) return path;
+  const auto directory = workspace_.open_directory(path->parent());
+  if (!directory) return fail(directory.error());
+  struct stat status {};
+  if (::fstatat(directory->get(), std::string(path->leaf()).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+    return fail_errno(errno);
+  if (status.st_ino != node.key.inode) return fail_errno(ENOENT);
+  return path;
+}
+
 Result<RelPath> Operations::path_of(const Node& node) {
   if (is_fixed(node.id)) return RelPath::parse(node.name);
   if (node.is_directory()) {
@@ -37,7 +52,7 @@ Result<RelPath> Operations::path_of(const Node& node) {
     return directories_.path_of(**directory);
   }
   auto directory = directories_.open(node.parent);
-  if (!directory) return fail(directory.error());
+  if (!directory) return path_by_inode(node);
   auto path = directories_.path_of(**directory);
   if (!path) return path;
   auto text = name_of(node, **directory);

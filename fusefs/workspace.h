@@ -46,7 +46,7 @@ class Workspace {
   /// The backing inode of a node; open(2)'s flags.
   Result<FileDescriptor> open(const Node& node, int flags) const;
   /// The session-relative path of a directory of the writable zones, from its descriptor. ENOENT when
-  /// removed.
+  /// removed. Of a file, one of the paths that it has or had.
   Result<RelPath> path_of(int directory) const;
   /// A name of an open file: one of several, or a former one, or none that was ever its own.
   Result<std::string> name_of(int file) const;

@@ -53,7 +53,7 @@ class Arrivals final {
 
 void note_arrivals(const Work& work, const Disk& disk, const Tree& after, StatIndex& index) {
   Arrivals arrivals(disk, after, index);
-  for (const auto& [from, entry] : work.names) {
+  for (const auto& [from, entry, round] : work.names) {
     if (from.empty())
       arrivals.note(entry);
     else

@@ -134,10 +134,8 @@ std::vector<RelPath> normalize_scope(std::vector<RelPath> paths) {
 }
 
 bool is_in_scope(const std::vector<RelPath>& scope, const std::string& path) {
-  return std::any_of(scope.begin(), scope.end(), [&path](const RelPath& top) {
-    const std::string& text = top.text();
-    return text.empty() || is_at_or_below(path, text);
-  });
+  return std::any_of(scope.begin(), scope.end(),
+                     [&path](const RelPath& top) { return is_at_or_below(path, top.text()); });
 }
 
 Result<std::vector<Delta>> compare(Tree& before, Tree& after, const std::vector<RelPath>& scope) {

@@ -4,16 +4,9 @@
 
 #include "policy/rel_path.h"
 #include "snapshots/names.h"
+#include "snapshots/path_text.h"
 
 namespace okcvm::snapshots {
-namespace {
-
-bool is_within(std::string_view path, std::string_view tree) {
-  return tree.empty() || path == tree ||
-         (path.size() > tree.size() && path.starts_with(tree) && path[tree.size()] == '/');
-}
-
-}  // namespace
 
 std::optional<std::uint32_t> PathTable::find(std::string_view path) const {
   const auto at = numbers_.find(path);
@@ -28,7 +21,7 @@ std::vector<std::string> PathTable::tree(std::string_view path) const {
   std::vector<std::string> found;
   // "a.b" sorts between "a" and "a/b", so what shares the prefix is looked through.
   for (auto at = numbers_.lower_bound(path); at != numbers_.end() && at->first.starts_with(path); ++at)
-    if (is_within(at->first, path)) found.push_back(at->first);
+    if (is_at_or_below(at->first, path)) found.push_back(at->first);
   return found;
 }
 

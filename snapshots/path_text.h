@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 /// Paths of a snapshot as text: relative, without "." and ".."; empty for the root.
 namespace okcvm::snapshots {
@@ -21,14 +22,9 @@ inline std::string leaf_of(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-inline bool is_at_or_below(const std::string& path, const std::string& top) {
-  return path.starts_with(top) && (path.size() == top.size() || path[top.size()] == '/');
-}
-
-/// What a path is called once `from` is called `to`.
-inline std::string with_other_top(std::string path, const std::string& from, const std::string& to) {
-  if (is_at_or_below(path, from)) path.replace(0, from.size(), to);
-  return path;
+/// Whether a path is `top` or in it. Everything is in the root.
+inline bool is_at_or_below(std::string_view path, std::string_view top) {
+  return top.empty() || (path.starts_with(top) && (path.size() == top.size() || path[top.size()] == '/'));
 }
 
 }  // namespace okcvm::snapshots

@@ -23,37 +23,6 @@ Result<void> keep_zones(Tree& live, Tree& target) {
   return {};
 }
 
-/// Directories above `path` that the workspace lacks come first, each without anything else in it.
-Result<void> make_way(Tree& live, Tree& target, const RelPath& path, Plan& plan) {
-  const auto parts = path.components();
-  Node* there = &live.root();
-  Node* wanted = &target.root();
-  std::string text;
-  for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
-    if (auto loaded = live.load(*there); !loaded) return loaded;
-    if (auto loaded = target.load(*wanted); !loaded) return loaded;
-    wanted = wanted->child(parts[i]);
-    text.append(text.empty() ? "" : "/").append(parts[i]);
-    if (Node* next = there->child(parts[i]); next && next->is_directory()) {
-      there = next;
-      continue;
-    }
-    if (auto loaded = target.load(*wanted); !loaded) return loaded;
-    Delta delta{text, nullptr, wanted, true, false, true, false};
-    if (Node* in_the_way = there->child(parts[i])) {
-      if (auto forgotten = live.forget(*in_the_way); !forgotten) return forgotten;
-      plan.displaced.push_back(there->take_child(parts[i]));
-      delta.before = plan.displaced.back().get();
-      delta.content = true;
-    }
-    plan.deltas.push_back(std::move(delta));
-    there = &there->add_child(copy_of(*wanted, true));
-    there->touch();
-    ++live.totals().directories;
-  }
-  return {};
-}
-
 /// Attributes are of all names of a file: one that also has names elsewhere is replaced, as for other bytes.
 void part_from_outside(const PathTable& links, const std::vector<RelPath>& scope,
                        std::vector<Delta>& deltas) {
@@ -101,9 +70,8 @@ class Paths final {
 std::vector<RelPath> Plan::paths() const {
   const PathChanges changes(work.names);
   Paths all;
-  for (std::size_t i = 0; i < work.names.size(); ++i)
-    if (const auto& from = work.names[i].from; !from.empty())
-      all.add(below(changes.after(i, parent_of(from)), leaf_of(from)));
+  for (const auto& [from, entry, round] : work.names)
+    if (!from.empty()) all.add(below(changes.after(round, parent_of(from)), leaf_of(from)));
   for (const auto& step : work.names) all.add(step.entry.path);
   for (const auto& delta : work.rest) all.add(delta.path);
   return all.take();
@@ -116,10 +84,9 @@ std::vector<RelPath> Plan::leaving() const {
     before.add(was);
     if (is != was) during.add(is);
   };
-  for (std::size_t i = 0; i < work.names.size(); ++i) {
-    const auto& [from, entry] = work.names[i];
+  for (const auto& [from, entry, round] : work.names) {
     if (!from.empty())
-      add(changes.before(from, i), below(changes.after(i, parent_of(from)), leaf_of(from)));
+      add(changes.before(from, round), below(changes.after(round, parent_of(from)), leaf_of(from)));
     else if (entry.before)
       before.add(entry.path);
   }
@@ -129,13 +96,10 @@ std::vector<RelPath> Plan::leaving() const {
 }
 
 std::vector<RelPath> Plan::renamed(const std::vector<RelPath>& paths) const {
+  const PathChanges changes(work.names);
   Paths all;
-  for (const RelPath& path : paths) {
-    std::string now = path.text();
-    for (const auto& [from, entry] : work.names)
-      if (!from.empty()) now = with_other_top(now, from, entry.path);
-    if (now != path.text()) all.add(now);
-  }
+  for (const RelPath& path : paths)
+    if (const auto now = changes.after(0, path.text()); now != path.text()) all.add(now);
   return all.take();
 }
 
@@ -155,8 +119,9 @@ Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& pat
     if (!*there && !*wanted && !is_always_there)
       return fail(Code::kNotFound, "neither the snapshot nor the workspace has this path", path.text());
     if (!*wanted) continue;
-    if (auto made = make_way(live, target, path, plan); !made) return fail(made.error());
+    if (auto place = make_way(live, target, path, plan.way); !place) return fail(place.error());
   }
+  plan.deltas = plan.way.made;
   auto deltas = compare(live, target, plan.scope);
   if (!deltas) return fail(deltas.error());
   for (auto& delta : *deltas) plan.deltas.push_back(std::move(delta));
@@ -166,12 +131,9 @@ Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& pat
 
 Result<void> arrange(Plan& plan, Tree& live, Tree& target) {
   Work work;
-  for (const auto& delta : plan.deltas) {
-    if (delta.shallow)
-      work.names.push_back({{}, delta});
-    else
-      work.rest.push_back(delta);
-  }
+  for (const auto& made : plan.way.made) work.names.push_back({{}, made});
+  for (const auto& delta : plan.deltas)
+    if (!delta.shallow) work.rest.push_back(delta);
   auto arranged = follow_renames(live, target, plan.scope, std::move(work));
   if (!arranged) return fail(arranged.error());
   plan.work = std::move(*arranged);

@@ -14,9 +14,9 @@ namespace okcvm::snapshots {
 /// What a restore has to do: how the workspace differs from the snapshot, as far as it was asked for.
 struct Plan {
   std::vector<RelPath> scope;
-  std::vector<Delta> deltas;
-  Work work;                                     // how to do it
-  std::vector<std::unique_ptr<Node>> displaced;  // nodes that deltas still point to
+  Way way;                    // to paths that were asked for
+  std::vector<Delta> deltas;  // how the trees differ, before arrange() changes them; that way among it
+  Work work;                  // what arrange() finds to do
 
   bool is_whole() const { return scope.front().is_root(); }
   /// Every path that is touched by the work, as it is afterwards: first those that something was renamed

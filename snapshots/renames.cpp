@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
-#include <set>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "snapshots/path_text.h"
@@ -13,35 +11,26 @@ namespace okcvm::snapshots {
 namespace {
 
 /// Inside of what was renamed, something may have been renamed, too.
-constexpr int kMostRounds = 8;
+constexpr std::size_t kMostRounds = 8;
 /// What looks like so many others tells nothing.
 constexpr std::size_t kTooCommon = 16;
 
-/// The same for what may well be the same file or directory: a rename leaves bytes and time as they were.
-/// Empty: it cannot be recognised.
+/// The same for what may well be the same file, link or directory: a rename leaves bytes and time as they
+/// were. Empty: it cannot be recognised.
 std::string likeness(const Node& node) {
   if (node.is_directory()) return node.stored ? node.tree.hex() + node.meta.hex() : std::string();
-  if (node.type != NodeType::kFile || node.size == 0) return {};
   const timespec& modified = node.attributes.modified;
-  return node.content.hex() + ' ' + std::to_string(modified.tv_sec) + ' ' + std::to_string(modified.tv_nsec);
+  const char* type = node.type == NodeType::kLink ? "link " : "";
+  return type + node.content.hex() + ' ' + std::to_string(modified.tv_sec) + ' ' +
+         std::to_string(modified.tv_nsec);
 }
 
-bool is_at_or_below_any(const std::string& path, const std::set<std::string>& tops) {
-  for (std::string above = path; !above.empty(); above = parent_of(above))
-    if (tops.contains(above)) return true;
-  return false;
+bool is_zone(const Delta& delta) {
+  return delta.path.find('/') == delta.path.npos;
 }
 
-auto depth_of(const std::string& path) {
-  return std::count(path.begin(), path.end(), '/');
-}
-
-Result<bool> has_links(const Tree& tree, Node& node) {
-  if (node.type == NodeType::kLink) return true;
-  if (auto loaded = tree.load(node); !loaded) return fail(loaded.error());
-  for (const auto& child : node.children)
-    if (auto found = has_links(tree, *child); !found || *found) return found;
-  return false;
+bool is_beside(const Delta& one, const Delta& other) {
+  return parent_of(one.path) == parent_of(other.path);
 }
 
 /// Pairs what went with what came.
@@ -50,118 +39,160 @@ class Pairing final {
   Pairing(Tree& live, const std::vector<Delta>& deltas) : live_(live), deltas_(deltas) {
     for (auto delta = deltas.rbegin(); delta != deltas.rend(); ++delta) {
       if (delta->after || !delta->before) continue;
-      if (delta->before->is_directory()) gone_directories_.insert(delta->path);
-      if (auto key = likeness(*delta->before); !key.empty()) gone_[key].push_back(&delta->path);
+      if (delta->before->is_directory()) gone_directories_.emplace(delta->before, &*delta);
+      if (auto key = likeness(*delta->before); !key.empty()) gone_[key].push_back(&*delta);
     }
     for (auto delta = deltas.rbegin(); delta != deltas.rend(); ++delta)
       if (!delta->before && delta->after && delta->after->is_directory()) find_most_alike(*delta);
   }
 
   struct Pair {
-    std::string from;
+    const Delta* from;
     const Delta* to;
   };
-  /// In the order of where things shall be; none of a pair is in another's.
+  /// None of them is in another one.
   Result<std::vector<Pair>> pairs() {
     std::vector<Pair> found;
     for (const auto& delta : deltas_) {
-      if (delta.before || !delta.after || depth_of(delta.path) == 0) continue;
-      if (is_at_or_below_any(delta.path, goals_)) continue;
-      const auto from = source_of(delta);
+      if (delta.before || !delta.after || delta.after->type == NodeType::kLink || is_zone(delta)) continue;
+      if (is_at_or_below_any(delta.after, goals_)) continue;
+      const Delta* from = source_of(delta);
       if (!from) continue;
-      auto may_move = is_fit(*from, delta.path);
+      auto may_move = is_fit(*from, delta);
       if (!may_move) return fail(may_move.error());
       if (!*may_move) continue;
-      used_.insert(*from);
-      goals_.insert(delta.path);
-      found.push_back({*from, &delta});
+      used_.insert(from->before);
+      for (const Node* above = from->before->parent; above && above_used_.insert(above).second;)
+        above = above->parent;
+      goals_.insert(delta.after);
+      found.push_back({from, &delta});
     }
     return found;
   }
 
  private:
+  using Deltas = std::vector<const Delta*>;
+  using Nodes = std::unordered_set<const Node*>;
+
+  static bool is_at_or_below_any(const Node* node, const Nodes& tops) {
+    for (; node; node = node->parent)
+      if (tops.contains(node)) return true;
+    return false;
+  }
+
   /// The directory that went in which most of one that came was, by name. From the leaves up: directories in
   /// it that changed count if they are most alike themselves.
   void find_most_alike(const Delta& came) {
-    std::unordered_map<std::string, std::size_t> votes;
-    const auto vote = [&](const std::string& path, const std::string& name) {
-      if (leaf_of(path) != name) return;
-      if (const auto parent = parent_of(path); gone_directories_.contains(parent)) ++votes[parent];
+    std::unordered_map<const Delta*, std::size_t> votes;
+    std::size_t voters = 0;
+    const auto vote = [&](const Delta& gone, const Node& child) {
+      if (gone.before->name != child.name) return;
+      const auto parent = gone_directories_.find(gone.before->parent);
+      if (parent != gone_directories_.end()) ++votes[parent->second];
     };
     for (const auto& child : came.after->children) {
       const auto alike = gone_.find(likeness(*child));
-      if (alike != gone_.end()) {
-        if (alike->second.size() > kTooCommon) continue;
-        for (const auto* path : alike->second) vote(*path, child->name);
-      } else if (const auto known = most_alike_.find(below(came.path, child->name));
-                 known != most_alike_.end()) {
-        vote(known->second, child->name);
-      }
+      const auto known = most_alike_.find(child.get());
+      if (alike != gone_.end() && alike->second.size() > kTooCommon) continue;
+      ++voters;
+      if (alike != gone_.end())
+        for (const auto* gone : alike->second) vote(*gone, *child);
+      else if (known != most_alike_.end())
+        vote(*known->second, *child);
     }
-    const auto best = std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) {
-      return std::pair(a.second, b.first) < std::pair(b.second, a.first);
-    });
-    if (best != votes.end() && best->second * 2 >= came.after->children.size())
-      most_alike_.emplace(came.path, best->first);
+    const Delta* best = nullptr;
+    const Delta* best_beside = nullptr;
+    for (const auto& [gone, count] : votes) {
+      if (count * 2 < voters) continue;
+      const auto is_better = [&, path = gone->path, number = count](const Delta* than) {
+        return !than || std::pair(votes.at(than), path) < std::pair(number, than->path);
+      };
+      if (is_better(best)) best = gone;
+      if (is_beside(*gone, came) && is_better(best_beside)) best_beside = gone;
+    }
+    if (best) most_alike_.emplace(came.after, best);
+    if (best_beside) alike_beside_.emplace(came.after, best_beside);
   }
 
-  std::optional<std::string> source_of(const Delta& came) {
+  const Delta* source_of(const Delta& came) {
+    const bool is_directory = came.after->is_directory();
     if (const auto alike = gone_.find(likeness(*came.after)); alike != gone_.end()) {
-      auto& paths = alike->second;
-      while (!paths.empty() && is_used(*paths.back())) paths.pop_back();
-      const auto last = std::min(paths.size(), kTooCommon);
-      const auto namesake = std::find_if(paths.rbegin(), paths.rbegin() + static_cast<std::ptrdiff_t>(last),
-                                         [this, name = leaf_of(came.path)](const std::string* path) {
-                                           return leaf_of(*path) == name && !is_used(*path);
-                                         });
-      if (namesake != paths.rbegin() + static_cast<std::ptrdiff_t>(last)) return **namesake;
-      if (!paths.empty()) return *paths.back();
+      Deltas& gone = alike->second;
+      while (!gone.empty() && is_used(*gone.back())) gone.pop_back();
+      const auto last = gone.rbegin() + static_cast<std::ptrdiff_t>(std::min(gone.size(), kTooCommon));
+      const auto best = std::find_if(gone.rbegin(), last, [&](const Delta* candidate) {
+        return (is_directory ? is_beside(*candidate, came) : candidate->before->name == came.after->name) &&
+               !is_used(*candidate);
+      });
+      if (best != last) return *best;
+      if (!is_directory && !gone.empty()) return gone.back();
     }
-    const auto known = most_alike_.find(came.path);
-    if (known == most_alike_.end() || is_used(known->second)) return std::nullopt;
-    return known->second;
+    const auto known = alike_beside_.find(came.after);
+    return known == alike_beside_.end() || is_used(*known->second) ? nullptr : known->second;
   }
 
   /// It, or something above or in it, was paired.
-  bool is_used(const std::string& path) const {
-    if (is_at_or_below_any(path, used_)) return true;
-    const auto inside = used_.lower_bound(path + '/');
-    return inside != used_.end() && is_at_or_below(*inside, path);
+  bool is_used(const Delta& gone) const {
+    return above_used_.contains(gone.before) || is_at_or_below_any(gone.before, used_);
   }
 
-  Result<bool> is_fit(const std::string& from, const std::string& to) const {
-    if (depth_of(from) == 0 || live_.left_out().find(to) || !live_.left_out().tree(from).empty())
+  Result<bool> is_fit(const Delta& from, const Delta& to) {
+    if (is_zone(from) || live_.left_out().find(to.path) || !live_.left_out().tree(from.path).empty())
       return false;
-    for (std::string above = parent_of(to); !above.empty(); above = parent_of(above)) {
-      const auto path = RelPath::parse(above);
-      if (!path) return fail(path.error());
-      auto there = live_.find(*path);
-      if (!there) return fail(there.error());
-      if (*there && !(*there)->is_directory()) return false;
-      if (*there) break;
-      if (live_.left_out().find(above)) return false;
-    }
-    if (depth_of(from) == depth_of(to)) return true;
-    const auto path = RelPath::parse(from);
+    return has_place(parent_of(to.path));
+  }
+
+  /// Whether this is a directory of the live tree, or can be made one.
+  Result<bool> has_place(const std::string& directory) {
+    if (directory.empty()) return true;
+    if (const auto known = places_.find(directory); known != places_.end()) return known->second;
+    auto above = has_place(parent_of(directory));
+    if (!above) return above;
+    const auto path = RelPath::parse(directory);
     if (!path) return fail(path.error());
-    auto node = live_.find(*path);
-    if (!node) return fail(node.error());
-    auto links = *node ? has_links(live_, **node) : Result<bool>(true);
-    if (!links) return links;
-    return !*links;
+    auto there = live_.find(*path);
+    if (!there) return fail(there.error());
+    const bool is_free = *there ? (*there)->is_directory() : !live_.left_out().find(directory);
+    return places_[directory] = *above && is_free;
   }
 
   Tree& live_;
   const std::vector<Delta>& deltas_;
-  std::unordered_map<std::string, std::vector<const std::string*>> gone_;  // the last path first
-  std::set<std::string> gone_directories_;
-  std::unordered_map<std::string, std::string> most_alike_;  // of what came, what went
-  std::set<std::string> used_;                               // what went and was paired
-  std::set<std::string> goals_;                              // what came and was
+  std::unordered_map<std::string, Deltas> gone_;  // by likeness; the last path first
+  std::unordered_map<const Node*, const Delta*> gone_directories_;
+  std::unordered_map<const Node*, const Delta*> most_alike_;    // of directories that came, which went
+  std::unordered_map<const Node*, const Delta*> alike_beside_;  // the same in the same directory
+  Nodes used_, above_used_;                                     // what went and was paired
+  Nodes goals_;                                                 // what came and was
+  std::unordered_map<std::string, bool> places_;
 };
 
-/// The directory in which `path` shall stand, in `live`; those that are missing are made, empty.
-Result<Node*> make_way(Tree& live, Tree& target, const RelPath& path, std::vector<NameStep>& steps) {
+/// Takes the last of a directory first and puts the first first, as each such change may cost time by what
+/// comes after it in there.
+Result<void> rename_all(Tree& live, Tree& target, std::vector<Pairing::Pair> pairs, std::size_t round,
+                        std::vector<NameStep>& steps) {
+  std::sort(pairs.begin(), pairs.end(),
+            [](const auto& a, const auto& b) { return a.from->path > b.from->path; });
+  std::map<std::string, std::pair<Tree::Moving, Node*>> moving;  // by where they shall be
+  for (const auto& [from, to] : pairs)
+    moving.emplace(to->path, std::pair(Tree::take(*from->before), to->after));
+  for (auto& [to, what] : moving) {
+    auto& [node, after] = what;
+    const auto path = RelPath::parse(to);
+    if (!path) return fail(path.error());
+    Way way;
+    auto place = make_way(live, target, *path, way);
+    if (!place) return fail(place.error());
+    for (auto& made : way.made) steps.push_back({{}, std::move(made), round});
+    steps.push_back({node.from, {to, nullptr, after}, round});
+    live.put(std::move(node), **place, *path);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Node*> make_way(Tree& live, Tree& target, const RelPath& path, Way& way) {
   Node* there = &live.root();
   Node* wanted = &target.root();
   std::string text;
@@ -169,13 +200,20 @@ Result<Node*> make_way(Tree& live, Tree& target, const RelPath& path, std::vecto
   for (const auto part : parent.components()) {
     if (auto loaded = live.load(*there); !loaded) return fail(loaded.error());
     if (auto loaded = target.load(*wanted); !loaded) return fail(loaded.error());
-    text = below(text, std::string(part));
     wanted = wanted->child(part);
-    if (!wanted) return fail(Code::kInternal, "a restored path has no directory", text);
+    if (!wanted) return fail(Code::kInternal, "a restored path has no directory", path.text());
+    text = below(text, std::string(part));
     Node* next = there->child(part);
-    if (!next) {
+    if (!next || !next->is_directory()) {
       if (auto loaded = target.load(*wanted); !loaded) return fail(loaded.error());
-      steps.push_back({{}, {text, nullptr, wanted, true, false, true, false}});
+      Delta delta{text, nullptr, wanted, true, false, true, false};
+      if (next) {
+        if (auto forgotten = live.forget(*next); !forgotten) return fail(forgotten.error());
+        way.displaced.push_back(there->take_child(part));
+        delta.before = way.displaced.back().get();
+        delta.content = true;
+      }
+      way.made.push_back(std::move(delta));
       next = &there->add_child(copy_of(*wanted, true));
       next->touch();
       ++live.totals().directories;
@@ -186,41 +224,13 @@ Result<Node*> make_way(Tree& live, Tree& target, const RelPath& path, std::vecto
   return there;
 }
 
-/// Takes the last of a directory first and puts the first first, as each such change may cost time by what
-/// comes after it in there.
-Result<void> rename_all(Tree& live, Tree& target, std::vector<Pairing::Pair> pairs,
-                        std::vector<NameStep>& steps) {
-  std::sort(pairs.begin(), pairs.end(), [](const auto& a, const auto& b) { return a.from > b.from; });
-  std::map<std::string, std::pair<Tree::Moving, Node*>> moving;  // by where they shall be
-  for (const auto& [from, to] : pairs) {
-    const auto path = RelPath::parse(from);
-    if (!path) return fail(path.error());
-    auto node = live.find(*path);
-    if (!node) return fail(node.error());
-    if (!*node) return fail(Code::kInternal, "what was renamed is not there", from);
-    moving.emplace(to->path, std::pair(Tree::take(**node), to->after));
-  }
-  for (auto& [to, what] : moving) {
-    auto& [node, after] = what;
-    const auto path = RelPath::parse(to);
-    if (!path) return fail(path.error());
-    auto place = make_way(live, target, *path, steps);
-    if (!place) return fail(place.error());
-    steps.push_back({node.from, {to, nullptr, after}});
-    live.put(std::move(node), **place, *path);
-  }
-  return {};
-}
-
-}  // namespace
-
 Result<Work> follow_renames(Tree& live, Tree& target, const std::vector<RelPath>& scope, Work work) {
-  for (int round = 0; round < kMostRounds; ++round) {
+  for (std::size_t round = 0; round < kMostRounds; ++round) {
     auto pairs = Pairing(live, work.rest).pairs();
     if (!pairs) return fail(pairs.error());
     if (pairs->empty()) break;
-    if (auto moved = rename_all(live, target, std::move(*pairs), work.names); !moved)
-      return fail(moved.error());
+    if (auto renamed = rename_all(live, target, std::move(*pairs), round, work.names); !renamed)
+      return fail(renamed.error());
     auto rest = compare(live, target, scope);
     if (!rest) return fail(rest.error());
     work.rest = std::move(*rest);
@@ -229,20 +239,28 @@ Result<Work> follow_renames(Tree& live, Tree& target, const std::vector<RelPath>
 }
 
 PathChanges::PathChanges(const std::vector<NameStep>& steps) {
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    if (!steps[i].from.empty() && steps[i].entry.after->is_directory())
-      changes_.push_back({i, steps[i].from, steps[i].entry.path});
+  for (const auto& [from, entry, round] : steps) {
+    if (from.empty()) continue;
+    if (rounds_.size() <= round) rounds_.resize(round + 1);
+    rounds_[round].to.emplace(from, entry.path);
+    rounds_[round].from.emplace(entry.path, from);
+  }
 }
 
-std::string PathChanges::after(std::size_t first, std::string path) const {
-  for (const auto& [step, from, to] : changes_)
-    if (step >= first) path = with_other_top(std::move(path), from, to);
+std::string PathChanges::renamed(const Names& names, std::string path) {
+  for (auto size = path.size(); size > 0 && size != path.npos; size = path.rfind('/', size - 1))
+    if (const auto found = names.find(std::string_view(path).substr(0, size)); found != names.end())
+      return std::string(found->second) + path.substr(size);
   return path;
 }
 
-std::string PathChanges::before(std::string path, std::size_t count) const {
-  for (auto change = changes_.rbegin(); change != changes_.rend(); ++change)
-    if (change->step < count) path = with_other_top(std::move(path), change->to, change->from);
+std::string PathChanges::after(std::size_t round, std::string path) const {
+  for (auto i = round; i < rounds_.size(); ++i) path = renamed(rounds_[i].to, std::move(path));
+  return path;
+}
+
+std::string PathChanges::before(std::string path, std::size_t round) const {
+  for (auto i = std::min(round, rounds_.size()); i-- > 0;) path = renamed(rounds_[i].from, std::move(path));
   return path;
 }
 

@@ -2,7 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "policy/error.h"
@@ -15,6 +18,8 @@ namespace okcvm::snapshots {
 struct NameStep {
   std::string from;  // empty: a directory is made
   Delta entry;       // what stands where afterwards; its `before` gives way
+  /// None of a round is about what is in another of it.
+  std::size_t round = 0;
 };
 
 /// What is to be done to a workspace, in this order.
@@ -23,29 +28,39 @@ struct Work {
   std::vector<Delta> rest;  // what differs still, once that is done
 };
 
+/// Directories above something, from the top down, that were missing.
+struct Way {
+  std::vector<Delta> made;                       // each without anything else in it
+  std::vector<std::unique_ptr<Node>> displaced;  // what `made` gave way to: they still point to it
+};
+/// Makes those that `live` lacks above `path`, as `target` has them, and answers the last of all.
+Result<Node*> make_way(Tree& live, Tree& target, const RelPath& path, Way& way);
+
 /// Finds in the rest of `work` what was merely renamed, as its bytes and times tell, and lets it go on living
-/// under its other name, in `live` at once: who has it open, or stands in it, keeps it, and nothing of it is
-/// written. `target` is what `live` shall become. Never moves what holds links to where these would be judged
-/// differently, nor what holds something that snapshots leave out.
+/// under its other name, in `live` at once: who has it open keeps it, and nothing of it is written. `target`
+/// is what `live` shall become. A directory is renamed only within the one it is in, so that who stands in it
+/// is never deeper or less deep than the kernel believes: what links in it may say depends on that. Elsewhere
+/// it is made anew, and the files of the former one are moved there. What holds something that snapshots
+/// leave out is not moved.
 Result<Work> follow_renames(Tree& live, Tree& target, const std::vector<RelPath>& scope, Work work);
 
-/// How directories' steps change the paths of what is in them.
+/// How the steps change paths.
 class PathChanges final {
  public:
   /// `steps` outlives this.
   explicit PathChanges(const std::vector<NameStep>& steps);
-  /// What a path is called after the steps from `first` on.
-  std::string after(std::size_t first, std::string path) const;
-  /// What it was called before all of them, or before the first `count`.
-  std::string before(std::string path, std::size_t count = SIZE_MAX) const;
+  /// What a path is called after the rounds from this one on.
+  std::string after(std::size_t round, std::string path) const;
+  /// What it was called before the rounds up to this one, which is not among them; or before all.
+  std::string before(std::string path, std::size_t round = SIZE_MAX) const;
 
  private:
-  struct Change {
-    std::size_t step;
-    const std::string& from;
-    const std::string& to;
+  using Names = std::unordered_map<std::string_view, std::string_view>;
+  struct Round {
+    Names to, from;
   };
-  std::vector<Change> changes_;
+  static std::string renamed(const Names& names, std::string path);
+  std::vector<Round> rounds_;
 };
 
 }  // namespace okcvm::snapshots

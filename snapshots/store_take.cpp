@@ -183,7 +183,10 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
   const bool unchanged = same_is_enough && is_newest && from.commit->names == *names;
   if (unchanged) {
     commit = *from.commit;
-    if (set.rescan) index_->commit(commit.oid, true);
+    if (set.rescan)
+      index_->commit(commit.oid, true);
+    else
+      index_->drop();
   } else {
     const Totals& totals = tree->totals();
     commit.parent = from.parent;

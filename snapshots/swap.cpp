@@ -68,15 +68,15 @@ Result<void> Swap::find_link_sources() {
 }
 
 Result<void> Swap::prepare_names() {
-  for (const auto& [from, entry] : work_.names) {
+  for (const auto& [from, entry, round] : work_.names) {
     if (!from.empty()) {
-      names_.push_back({Move::kRename, entry.path, from, true});
+      names_.push_back({Move::kRename, entry.path, {}, from});
       continue;
     }
     const std::string staged = "made" + std::to_string(names_.size());
     const bool in_the_way = entry.before || before_.left_out().find(entry.path);
     if (auto built = staging_.build(after_, *entry.after, entry.path, staged, true); !built) return built;
-    names_.push_back({in_the_way ? Move::kExchange : Move::kPlace, entry.path, staged, true});
+    names_.push_back({in_the_way ? Move::kExchange : Move::kPlace, entry.path, staged});
   }
   return {};
 }
@@ -114,9 +114,9 @@ void Swap::plan_times() {
   std::set<std::string> parents;
   for (const auto& step : steps_) parents.insert(parent_of(step.path));
   const PathChanges changes(work_.names);
-  for (std::size_t i = 0; i < names_.size(); ++i) {
-    parents.insert(parent_of(names_[i].path));
-    if (names_[i].move == Move::kRename) parents.insert(changes.after(i, parent_of(names_[i].staged)));
+  for (const auto& [from, entry, round] : work_.names) {
+    parents.insert(parent_of(entry.path));
+    if (!from.empty()) parents.insert(changes.after(round, parent_of(from)));
   }
   for (const auto& repaint : repaints_) parents.erase(repaint.path);
   for (const auto& parent : parents) {
@@ -137,16 +137,14 @@ void Swap::plan_times() {
 Result<void> Swap::move(Step& step) {
   auto parent = disk_.open_directory(parent_of(step.path));
   if (!parent) return fail(parent.error());
-  auto source = step.move == Move::kRename ? disk_.open_directory(parent_of(step.staged)) : FileDescriptor();
+  auto source = step.move == Move::kRename ? disk_.open_directory(parent_of(step.from)) : FileDescriptor();
   if (!source) return fail(source.error());
-  if (step.gives_names)
-    for (const auto& [directory, path] :
-         {std::pair(&*parent, &step.path), std::pair(&*source, &step.staged)}) {
-      struct stat status {};
-      if (!*directory) continue;
-      if (::fstat(directory->get(), &status) != 0) return fail_errno(errno, kWhat, *path);
-      step.times.emplace_back(parent_of(*path), status.st_mtim);
-    }
+  for (const auto& [directory, path] : {std::pair(&*parent, &step.path), std::pair(&*source, &step.from)}) {
+    struct stat status {};
+    if (!*directory) continue;
+    if (::fstat(directory->get(), &status) != 0) return fail_errno(errno, kWhat, *path);
+    step.times.emplace_back(parent_of(*path), status.st_mtim);
+  }
   const int folder = staging_.folder();
   const std::string name = leaf_of(step.path);
   int error = 0;
@@ -168,7 +166,7 @@ Result<void> Swap::move(Step& step) {
       if (error) rename_between(folder, step.staged + ".old", parent->get(), name, 0);
       break;
     case Move::kRename:
-      error = rename_between(source->get(), leaf_of(step.staged), parent->get(), name, RENAME_NOREPLACE);
+      error = rename_between(source->get(), leaf_of(step.from), parent->get(), name, RENAME_NOREPLACE);
       break;
   }
   if (error) return fail_errno(error, kWhat, step.path);
@@ -194,9 +192,9 @@ Result<void> Swap::take_back(const Step& step) const {
   } else if (step.move == Move::kRemove) {
     error = rename_between(folder, step.staged, parent->get(), name, 0);
   } else if (step.move == Move::kRename) {
-    auto source = disk_.open_directory(parent_of(step.staged));
+    auto source = disk_.open_directory(parent_of(step.from));
     if (!source) return fail(source.error());
-    error = rename_between(parent->get(), name, source->get(), leaf_of(step.staged), RENAME_NOREPLACE);
+    error = rename_between(parent->get(), name, source->get(), leaf_of(step.from), RENAME_NOREPLACE);
   } else {
     error = rename_between(parent->get(), name, folder, step.staged, 0);
     if (!error && step.move == Move::kExchange)

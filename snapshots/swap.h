@@ -38,9 +38,8 @@ class Swap final {
   struct Step {
     Move move;
     std::string path;
-    std::string staged;  // of kRename the path that it has before
-    /// It is taken back where the paths of the others do not hold any more, so it sees to times itself.
-    bool gives_names = false;
+    std::string staged;
+    std::string from = {};  // of kRename
     bool done = false;
     bool exchanged = false;                                    // in one step, not in two
     std::vector<std::pair<std::string, timespec>> times = {};  // of the directories that it changes, before

@@ -43,8 +43,8 @@ TEST_F(RestoreRenamesTest, ADirectory) {
   expect_kept(kProject, "mv outputs/p outputs/q", "outputs/q", "outputs/p");
 }
 
-TEST_F(RestoreRenamesTest, ADirectoryToAnotherZone) {
-  expect_kept(kProject, "mv outputs/p temp/p", "temp/p", "outputs/p");
+TEST_F(RestoreRenamesTest, FilesOfADirectoryThatWentToAnotherZone) {
+  expect_kept(kProject, "mv outputs/p temp/p", "temp/p/src/deep/2", "outputs/p/src/deep/2");
 }
 
 TEST_F(RestoreRenamesTest, ADirectoryInWhichWorkWentOn) {
@@ -59,13 +59,24 @@ TEST_F(RestoreRenamesTest, ADirectoryWithinOneThatWasRenamed) {
               "outputs/p/src");
 }
 
-TEST_F(RestoreRenamesTest, WhatWasPutIntoANewDirectory) {
-  expect_kept(kProject, "cd outputs; mkdir -p old/of/today; mv p old/of/today", "outputs/old/of/today/p",
-              "outputs/p");
+TEST_F(RestoreRenamesTest, FilesOfWhatWasPutIntoANewDirectory) {
+  expect_kept(kProject, "cd outputs; mkdir -p old/of/today; mv p old/of/today",
+              "outputs/old/of/today/p/readme", "outputs/p/readme");
 }
 
-TEST_F(RestoreRenamesTest, WhatWasTakenOutOfADirectoryThatWent) {
-  expect_kept(kProject, "cd outputs; mv p/src .; rm -r p", "outputs/src", "outputs/p/src");
+TEST_F(RestoreRenamesTest, FilesOfWhatWasTakenOutOfADirectoryThatWent) {
+  expect_kept(kProject, "cd outputs; mv p/src .; rm -r p", "outputs/src/deep/3", "outputs/p/src/deep/3");
+}
+
+/// The kernel would go on believing it where it was, and have links lead from there.
+TEST_F(RestoreRenamesTest, NotADirectoryThatCameFromAnother) {
+  make_zones();
+  shell(kProject);
+  const auto one = snapshot("one");
+  shell("mv outputs/p temp/p");
+  const auto known = inode("temp/p/src");
+  restore(one);
+  EXPECT_NE(inode("outputs/p/src"), known);
 }
 
 TEST_F(RestoreRenamesTest, AFile) {
@@ -84,12 +95,12 @@ TEST_F(RestoreRenamesTest, TheParentsHaveTheTimesOfTheSnapshot) {
       std::string(kProject) + "mkdir -p x/y; mv p x/y; touch -d 2002-02-02 x/y; touch -d 2003-03-03 x .",
       "cd outputs; mv x/y/p ../temp/p; rmdir ../temp/p/empty; touch -d 2004-04-04 x/y . ../temp; mv "
       "../temp/p x",
-      "outputs/x/p", "outputs/x/y/p");
+      "outputs/x/p/readme", "outputs/x/y/p/readme");
 }
 
-TEST_F(RestoreRenamesTest, WithLinksThatWouldBeJudgedDifferentlyItIsCopied) {
+TEST_F(RestoreRenamesTest, WithSymbolicLinks) {
   there_and_back("mkdir -p outputs/a/b; ln -s ../../x outputs/a/b/l; echo 1 > outputs/a/b/f",
-                 "mv outputs/a/b outputs/c");
+                 "mv outputs/a/b outputs/c; mv outputs/a outputs/d");
 }
 
 TEST_F(RestoreRenamesTest, WhatSnapshotsLeaveOutDoesNotComeAlong) {
@@ -180,13 +191,14 @@ TEST_F(RestoreRenamesTest, WhatIsBeingWrittenIsWatchedUnderItsNewName) {
 
 TEST_F(RestoreRenamesTest, AFailureInTheMiddleIsTakenBack) {
   make_zones();
-  shell(std::string(kProject) + "mkdir -p x/y; mv p x/y; echo 1 > g; touch -d 2002-02-02 x/y x .");
+  shell(std::string(kProject) +
+        "mkdir -p x/y same/in; mv p x/y; echo 1 > g; touch -d 2002-02-02 x/y x same .");
   const auto one = snapshot("one");
   shell(
-      "cd outputs; mv x/y/p q; mv q/src source; rm -r x; echo new > q/new; mv g ../temp/h; touch -d "
-      "2003-03-03 . q source");
+      "cd outputs; mv x/y/p q; mv q/src source; rm -r x; mv same other; echo new > q/new; mv g ../temp/h; "
+      "touch -d 2003-03-03 . q source other");
   const Manifest before = manifest();
-  const auto known = inode("outputs/q");
+  const auto file = inode("outputs/q/readme"), directory = inode("outputs/other");
   snapshot("two");
   for (const char* point : {"restore.rename", "restore.attributes", "restore.mkdir", "restore.sync"})
     for (int hit = 1; hit < 30; ++hit) {
@@ -197,11 +209,13 @@ TEST_F(RestoreRenamesTest, AFailureInTheMiddleIsTakenBack) {
       ::unsetenv("OKCVM_FAULT");
       fault_reset();
       if (restored) {
-        EXPECT_EQ(inode("outputs/x/y/p"), known);
+        EXPECT_EQ(inode("outputs/x/y/p/readme"), file);
+        EXPECT_EQ(inode("outputs/same"), directory);
         ASSERT_TRUE(store().undo(hooks(), nullptr));
       }
       expect_same(before, manifest());
-      EXPECT_EQ(inode("outputs/q"), known);
+      EXPECT_EQ(inode("outputs/q/readme"), file);
+      EXPECT_EQ(inode("outputs/other"), directory);
       if (restored) break;
     }
   expect_exact(snapshot("three"));

@@ -218,24 +218,40 @@ TEST_F(LiveSnapshots, RestoredUnderWhoStandsInARenamedDirectory) {
   EXPECT_FALSE(std::filesystem::exists(in("outputs/p")));
 }
 
-TEST_F(LiveSnapshots, RestoredUnderARenameToAnotherZone) {
+TEST_F(LiveSnapshots, RestoredUnderAFileThatWentToAnotherDirectory) {
   std::filesystem::create_directories(in("outputs/p/sub"));
-  write(in("outputs/p/sub/f"), "old");
-  std::filesystem::create_symlink("f", in("outputs/p/sub/link"));
+  write(in("outputs/p/sub/log"), "log\n");
   const std::string first = snapshot("first");
   std::filesystem::rename(in("outputs/p"), in("temp/p"));
-  EXPECT_EQ(read(in("temp/p/sub/link")), "old");
-  const auto sub = open_file(in("temp/p/sub"), O_RDONLY | O_DIRECTORY);
+  const auto log = open_file(in("temp/p/sub/log"), O_WRONLY | O_APPEND);
   post("restore", {{"snapshot", first}});
-  const FileDescriptor made(::openat(sub.get(), "made", O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
-  EXPECT_TRUE(made);
-  EXPECT_EQ(read(in("outputs/p/sub/link")), "old");
+  // Nobody has looked for its directory, which is new.
+  write_all(log, "more\n");
+  const auto second = post("snapshots", {{"label", "second"}});
+  EXPECT_EQ(second["in_flight"], json({"outputs/p/sub/log"}));
+  EXPECT_EQ(second["stats"]["rescanned"], false) << second;
+  EXPECT_EQ(git("show " + second.value("id", "") + ":workspace/outputs/p/sub/log"), "log\nmore\n");
+  EXPECT_EQ(read(in("outputs/p/sub/log")), "log\nmore\n");
   EXPECT_FALSE(std::filesystem::exists(in("temp/p")));
-  EXPECT_EQ(git("ls-tree --name-only " + snapshot("second") + ":workspace/outputs/p/sub"), "f\nlink\nmade\n");
-  post("undo");
-  EXPECT_EQ(read(in("temp/p/sub/f")), "old");
-  EXPECT_FALSE(std::filesystem::exists(in("temp/p/sub/made")));
-  EXPECT_FALSE(std::filesystem::exists(in("outputs/p")));
+}
+
+/// How far up a link may lead depends on where it stands, and the kernel goes up from where it believes it.
+TEST_F(LiveSnapshots, RestoredADirectoryIsNowhereDeeperThanTheKernelBelieves) {
+  std::filesystem::create_directories(in("outputs/x/y/a"));
+  write(in("outputs/x/y/a/f"), "x");
+  write(root_ / "mnt/secret", "the host's");
+  const std::string first = snapshot("first");
+  std::filesystem::rename(in("outputs/x/y/a"), in("outputs/a"));
+  std::thread([&] {
+    ASSERT_EQ(::unshare(CLONE_FS), 0);
+    ASSERT_EQ(::chdir(in("outputs/a").c_str()), 0);
+    post("restore", {{"snapshot", first}});
+    for (const char* text : {"../../../secret", "../../../../secret"}) {
+      EXPECT_EQ(::symlink(text, "link"), -1);
+      EXPECT_EQ(::open("link", O_RDONLY | O_CLOEXEC), -1);
+    }
+  }).join();
+  EXPECT_EQ(list(in("outputs/x/y/a")), std::vector<std::string>{"f"});
 }
 
 TEST_F(LiveSnapshots, HaveLabelsOfManyLines) {
