@@ -241,10 +241,13 @@ Result<void> Swap::roll_back(Error reason) {
 Result<void> Swap::undo() {
   is_whole_ = false;
   if (auto back = take_back(steps_); !back) return back;
-  // Every time that the steps changed, also where the new one was never set.
-  for (const auto& change : repaints_)
-    if (auto painted = repaint(change.path, *change.from); !painted && !is_gone(painted.error().errno_value))
-      return painted;
+  // Every time that the steps changed, also where the new one was never set. Where a name was not given,
+  // nothing else was done, and another thing may stand at a path.
+  if (std::all_of(names_.begin(), names_.end(), [](const Step& step) { return step.done; }))
+    for (const auto& change : repaints_)
+      if (auto painted = repaint(change.path, *change.from);
+          !painted && !is_gone(painted.error().errno_value))
+        return painted;
   if (auto back = take_back(names_); !back) return back;
   is_whole_ = true;
   return {};

@@ -348,6 +348,27 @@ TEST_F(RestoreTest, AFailureInTheMiddleIsTakenBack) {
   expect_exact(snapshot("three"));
 }
 
+TEST_F(RestoreTest, AFailureLeavesWhatIsInTheWayOfAParentAsItIs) {
+  make_zones();
+  shell("mkdir -p outputs/p/q; echo f > outputs/p/q/f; echo g > outputs/p/g");
+  const auto one = snapshot("one");
+  shell("rm -r outputs/p; echo way > outputs/p; chmod 4600 outputs/p; touch -d 2001-01-01 outputs/p outputs");
+  const Manifest before = manifest();
+  snapshot("two");
+  bool is_done = false;
+  for (int hit = 1; hit < 20 && !is_done; ++hit) {
+    ::setenv("OKCVM_FAULT", ("errno:restore.rename:" + std::to_string(hit) + ":ENOSPC").c_str(), 1);
+    fault_reset();
+    is_done = store().restore(one.id.text(), {rel("outputs/p/q/f")}, false, hooks(), nullptr).has_value();
+    ::unsetenv("OKCVM_FAULT");
+    fault_reset();
+    if (!is_done) expect_same(before, manifest());
+  }
+  EXPECT_TRUE(is_done);
+  EXPECT_EQ(read(in("outputs/p/q/f")), "f\n");
+  EXPECT_FALSE(there_is(in("outputs/p/g")));
+}
+
 TEST_F(RestoreTest, TwoAtOnceWaitForEachOther) {
   make_zones();
   shell("for i in $(seq 300); do echo $i > outputs/$i; done");
