@@ -18,7 +18,12 @@ namespace {
 
 void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const auto handout = hand_out(request);
-  answer(request, gated(request, [=](Operations& fs) { return fs.look_up(node(parent), name); }),
+  answer(request,
+         gated(request,
+               [=](Operations& fs) {
+                 fs.is_looked_up(node(parent), name);
+                 return fs.look_up(node(parent), name);
+               }),
          reply_entry(request));
 }
 

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -174,6 +175,8 @@ class Operations {
   void names_went() EXCLUDES(going_mutex_);
   /// Whether a directory that was to lose this name has another one now.
   bool has_another_name(NodeId parent, const std::string& name) EXCLUDES(going_mutex_);
+  /// The kernel is told anew what stands at a name.
+  void is_looked_up(NodeId parent, const char* name) EXCLUDES(going_mutex_);
   /// The same of one node, with the status that it has; `inode` is open on what nobody else may keep.
   void name_may_go(NodeId id, const struct stat& status, FileDescriptor inode = {}) EXCLUDES(going_mutex_);
   /// Makes a zone's directory, if it is not there yet, before anything in it has a name.
@@ -269,6 +272,9 @@ class Operations {
   void drop_outdated_listing(const Node& node, const struct stat& status);
   /// Of an inode that is gone and that names_went() is still to forget.
   std::optional<struct stat> going_status(NodeId id) const EXCLUDES(going_mutex_);
+  bool is_going_name(NodeId parent, const char* name) const EXCLUDES(going_mutex_);
+  /// Nothing if the kernel does not know it.
+  std::optional<NodeId> node_of_directory(const RelPath& path, int directory) const;
   Result<void> list_virtual(NodeId id, off_t offset, const ListVisitor& visit);
   static Result<void> go_to(Listings::Listing& listing, int directory, off_t offset);
 
@@ -400,7 +406,9 @@ class Operations {
   RemovedInodes removed_;
   mutable Mutex going_mutex_;
   std::unordered_map<std::uint64_t, Going> going_ GUARDED_BY(going_mutex_);  // named by names_will_go()
-  std::map<std::pair<NodeId, std::string>, NodeId> going_directories_ GUARDED_BY(going_mutex_);  // by name
+  // The same by the names that the kernel may still believe in: where, and what stood there.
+  std::map<std::pair<NodeId, std::string>, NodeId> going_names_ GUARDED_BY(going_mutex_);
+  std::atomic<bool> has_going_names_ = false;
   Mutex metadata_mutex_;
   std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);
 };

@@ -297,10 +297,12 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
   int directories_held = 0;
   RelPath open_on;
   Result<FileDescriptor> directory = fail_errno(ENOENT);
+  std::optional<NodeId> place;
   for (const RelPath& path : paths) {
     if (path.depth() < 2) continue;  // zones stay
     if (auto parent = path.parent(); parent != open_on) {
       directory = workspace_.open_directory(parent);
+      place = directory ? node_of_directory(parent, directory->get()) : std::nullopt;
       open_on = std::move(parent);
     }
     const std::string name(path.leaf());
@@ -314,12 +316,20 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
     if (is_served || (S_ISDIR(status.st_mode) && directories_held++ < kMostDirectoriesHeld))
       held = FileDescriptor(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     if (held && is_served) orphans_.keep(*id, zone_named(path.top()), held.get());
-    if (const auto node = nodes_.find(*id); node && node->is_directory()) {
+    if (place) {
       const MutexLock lock(going_mutex_);
-      going_directories_.emplace(std::pair(node->parent, name), *id);
+      going_names_.emplace(std::pair(*place, name), *id);
+      has_going_names_ = true;
     }
     name_may_go(*id, status, std::move(held));
   }
+}
+
+std::optional<NodeId> Operations::node_of_directory(const RelPath& path, int directory) const {
+  if (path.depth() == 1) return node_of(zone_named(path.top()));
+  struct stat status {};
+  if (::fstat(directory, &status) != 0) return std::nullopt;
+  return nodes_.id_of({kWorkspaceVolume, status.st_ino});
 }
 
 void Operations::name_may_go(NodeId id, const struct stat& status, FileDescriptor inode) {
@@ -345,19 +355,32 @@ void Operations::names_went() {
   for (auto& [id, going] : gone) may_have_lost_names(NodeId{id}, std::move(going));
   const MutexLock lock(going_mutex_);
   going_.clear();
-  going_directories_.clear();
+  going_names_.clear();
+  has_going_names_ = false;
+}
+
+bool Operations::is_going_name(NodeId parent, const char* name) const {
+  if (!has_going_names_) return false;
+  const MutexLock lock(going_mutex_);
+  return going_names_.contains({parent, name});
+}
+
+void Operations::is_looked_up(NodeId parent, const char* name) {
+  if (!has_going_names_) return;
+  const MutexLock lock(going_mutex_);
+  going_names_.erase({parent, name});
 }
 
 bool Operations::has_another_name(NodeId parent, const std::string& name) {
   NodeId id;
   {
     const MutexLock lock(going_mutex_);
-    const auto found = going_directories_.find({parent, name});
-    if (found == going_directories_.end()) return false;
+    const auto found = going_names_.find({parent, name});
+    if (found == going_names_.end()) return false;
     id = found->second;
   }
   const auto node = nodes_.find(id);
-  if (!node) return false;
+  if (!node || !node->is_directory()) return false;
   const auto inode = open_inode(*node, O_PATH | O_NOFOLLOW);
   struct stat status {};
   return inode && ::fstat(inode->get(), &status) == 0 && status.st_nlink > 0;

@@ -35,6 +35,9 @@ Result<Operations::Renamed> Operations::rename(const Request& request, NodeId pa
   if (!to_node) return fail(to_node.error());
   if (const int error = rename_error(from_node->zone, to_node->zone))
     return deny("rename", parent, name, error);
+  // It was under way when a restore took these names for others: the kernel would go on with what it found at
+  // them before. ESTALE has it look again.
+  if (is_going_name(parent, name) || is_going_name(new_parent, new_name)) return fail_errno(ESTALE);
   if (flags & RENAME_WHITEOUT) return fail_errno(EINVAL);  // a whiteout is a device node
   auto from = directories_.open(parent);
   if (!from) return fail(from.error());

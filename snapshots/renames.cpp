@@ -42,6 +42,7 @@ class Pairing final {
       if (delta->before->is_directory()) gone_directories_.emplace(delta->before, &*delta);
       if (auto key = likeness(*delta->before); !key.empty()) gone_[key].push_back(&*delta);
     }
+    if (gone_.empty()) return;
     for (auto delta = deltas.rbegin(); delta != deltas.rend(); ++delta)
       if (!delta->before && delta->after && delta->after->is_directory()) find_most_alike(*delta);
   }
@@ -53,6 +54,7 @@ class Pairing final {
   /// None of them is in another one.
   Result<std::vector<Pair>> pairs() {
     std::vector<Pair> found;
+    if (gone_.empty()) return found;
     for (const auto& delta : deltas_) {
       if (delta.before || !delta.after || delta.after->type == NodeType::kLink || is_zone(delta)) continue;
       if (is_at_or_below_any(delta.after, goals_)) continue;

@@ -207,6 +207,46 @@ TEST_F(Hold, IsTakenAndReleasedUnderLoadWithoutAFailedCall) {
   EXPECT_EQ(failures, 0);
 }
 
+/// The kernel has looked up both names, and asks for the rename, while what stands at one of them changes.
+TEST_F(Hold, ARenameUnderWayIsOfWhatStandsThereAfterwards) {
+  constexpr int kRounds = 300;
+  const auto file = outputs() / "file", renamed = outputs() / "renamed";
+  const auto look_ups = [&] {
+    for (const auto& operation : session().driver().statistics().operations)
+      if (operation.name == "LOOKUP") return operation.count;
+    return std::uint64_t{0};
+  };
+  int after = 0, wrong = 0;
+  for (int i = 0; i < kRounds; ++i) {
+    write(file, "old");
+    std::atomic<bool> may_begin{false};
+    std::thread program([&] {
+      while (!may_begin) std::this_thread::yield();
+      EXPECT_OK(::rename(file.c_str(), renamed.c_str()));
+    });
+    const auto before = look_ups();
+    may_begin = true;
+    while (look_ups() == before) {
+    }
+    {
+      const auto hold = session().driver().hold();
+      if (there_is(backing("outputs/file"))) {
+        hold->will_replace(paths({"outputs/file"}));
+        write(backing("new"), "restored");
+        fs::rename(backing("new"), backing("outputs/file"));
+        hold->invalidate(paths({"outputs/file"}));
+      }
+    }
+    program.join();
+    const auto is_there = read(backing("outputs/renamed"));
+    after += is_there == "restored";
+    wrong += read(renamed) != is_there;
+    ASSERT_OK(::unlink(renamed.c_str()));
+  }
+  EXPECT_EQ(wrong, 0) << "of " << after;
+  if (after == 0) GTEST_SKIP() << "no rename was under way at the right moment";
+}
+
 TEST_F(Hold, LinksThatComeAndGoAreCountedUnderTheOtherNames) {
   write(outputs() / "one", "x");
   write(outputs() / "two", "x");
