@@ -174,13 +174,6 @@ Result<void> Swap::move(Step& step) {
   return {};
 }
 
-Result<void> Swap::take_back(const std::vector<Step>& steps) const {
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
-    if (step->done)
-      if (auto back = take_back(*step); !back) return back;
-  return {};
-}
-
 Result<void> Swap::take_back(const Step& step) const {
   auto parent = disk_.open_directory(parent_of(step.path));
   if (!parent) return fail(parent.error());
@@ -201,6 +194,11 @@ Result<void> Swap::take_back(const Step& step) const {
       error = rename_between(folder, step.staged + ".old", parent->get(), name, 0);
   }
   if (error) return fail_errno(error, kWhat, step.path);
+  return {};
+}
+
+/// A step that gives names is taken back where the paths of the repaints do not hold any more.
+Result<void> Swap::set_times_back(const Step& step) const {
   for (const auto& [path, modified] : step.times) {
     auto directory = disk_.open_directory(path);
     if (!directory) return fail(directory.error());
@@ -240,7 +238,9 @@ Result<void> Swap::roll_back(Error reason) {
 
 Result<void> Swap::undo() {
   is_whole_ = false;
-  if (auto back = take_back(steps_); !back) return back;
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step)
+    if (step->done)
+      if (auto back = take_back(*step); !back) return back;
   // Every time that the steps changed, also where the new one was never set. Where a name was not given,
   // nothing else was done, and another thing may stand at a path.
   if (std::all_of(names_.begin(), names_.end(), [](const Step& step) { return step.done; }))
@@ -248,7 +248,11 @@ Result<void> Swap::undo() {
       if (auto painted = repaint(change.path, *change.from);
           !painted && !is_gone(painted.error().errno_value))
         return painted;
-  if (auto back = take_back(names_); !back) return back;
+  for (auto step = names_.rbegin(); step != names_.rend(); ++step) {
+    if (!step->done) continue;
+    if (auto back = take_back(*step); !back) return back;
+    if (auto back = set_times_back(*step); !back) return back;
+  }
   is_whole_ = true;
   return {};
 }

@@ -55,8 +55,8 @@ class Swap final {
   Result<void> find_link_sources();
   void plan_times();
   Result<void> move(Step& step);
-  Result<void> take_back(const std::vector<Step>& steps) const;
   Result<void> take_back(const Step& step) const;
+  Result<void> set_times_back(const Step& step) const;
   Result<void> repaint(const std::string& path, const Node& node) const;
   Result<void> roll_back(Error reason);
 
