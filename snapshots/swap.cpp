@@ -100,6 +100,9 @@ Result<void> Swap::prepare() {
     if (auto built = staging_.build(after_, *delta.after, delta.path, staged, delta.shallow); !built)
       return built;
     steps_.push_back({in_the_way ? Move::kExchange : Move::kPlace, delta.path, staged});
+    // A directory that changes places with something gets another time from xfs.
+    if (in_the_way && (delta.after->is_directory() || (delta.before && delta.before->is_directory())))
+      repaints_.push_back({delta.path, delta.before, delta.after});
   }
   // What goes makes room for what comes.
   std::stable_partition(steps_.begin(), steps_.end(),
@@ -244,10 +247,12 @@ Result<void> Swap::undo() {
   // Every time that the steps changed, also where the new one was never set. Where a name was not given,
   // nothing else was done, and another thing may stand at a path.
   if (std::all_of(names_.begin(), names_.end(), [](const Step& step) { return step.done; }))
-    for (const auto& change : repaints_)
+    for (const auto& change : repaints_) {
+      if (!change.from) continue;
       if (auto painted = repaint(change.path, *change.from);
           !painted && !is_gone(painted.error().errno_value))
         return painted;
+    }
   for (auto step = names_.rbegin(); step != names_.rend(); ++step) {
     if (!step->done) continue;
     if (auto back = take_back(*step); !back) return back;

@@ -46,7 +46,7 @@ class Swap final {
   };
   struct Repaint {
     std::string path;
-    const Node* from;
+    const Node* from;  // null: of something that snapshots leave out
     const Node* to;
   };
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/snapshots/fixture.h"
+#include "tests/support/loop_disk.h"
 
 namespace okcvm::test {
 namespace {
@@ -367,6 +368,36 @@ TEST_F(RestoreTest, AFailureLeavesWhatIsInTheWayOfAParentAsItIs) {
   EXPECT_TRUE(is_done);
   EXPECT_EQ(read(in("outputs/p/q/f")), "f\n");
   EXPECT_FALSE(there_is(in("outputs/p/g")));
+}
+
+class RestoreOnXfs : public SnapshotTest {
+ protected:
+  void SetUp() override {
+    if (const auto why = disk_.mount_at(scratch_ / "workspaces"); !why.empty()) GTEST_SKIP() << why;
+  }
+
+ private:
+  LoopDisk disk_{"xfs", "512M"};
+};
+
+/// That counts as a change of it there.
+TEST_F(RestoreOnXfs, ADirectoryThatChangesPlacesWithSomethingElseHasItsTime) {
+  there_and_back(
+      "cd outputs; mkdir -p a/in b c; echo f > f; ln -s a l; touch -d 2001-01-01 a/in; touch -d 2002-02-02 a "
+      "b c",
+      "cd outputs; rm -r a b c; ln -s f a; echo b > b; rm f l; mkdir -p f/in l/in; touch -d 2003-03-03 f l");
+  const auto one = store().list(0)->back();
+  shell("cd outputs; rm -r f; echo f > f; mkfifo c");
+  const Manifest before = manifest();
+  ::setenv("OKCVM_FAULT", "errno:restore.sync:1:ENOSPC", 1);
+  fault_reset();
+  const auto restored = store().restore(one.id.text(), {}, false, hooks(), nullptr);
+  ::unsetenv("OKCVM_FAULT");
+  fault_reset();
+  EXPECT_FALSE(restored);
+  expect_same(before, manifest());
+  restore(one);
+  expect_exact(one);
 }
 
 TEST_F(RestoreTest, TwoAtOnceWaitForEachOther) {
