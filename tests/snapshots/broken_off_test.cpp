@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <csignal>
-#include <cstdlib>
 
 #include "tests/snapshots/fixture.h"
 
@@ -13,21 +12,6 @@ namespace {
 using namespace snapshots;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-/// One fault, as long as it is there.
-class Fault final {
- public:
-  explicit Fault(const char* asked) {
-    ::setenv("OKCVM_FAULT", asked, 1);
-    fault_reset();
-  }
-  ~Fault() {
-    ::unsetenv("OKCVM_FAULT");
-    fault_reset();
-  }
-  Fault(const Fault&) = delete;
-  Fault& operator=(const Fault&) = delete;
-};
 
 class BrokenOffRestore : public SnapshotTest {
  protected:
@@ -97,7 +81,7 @@ TEST_F(BrokenOffRestore, ByADeathIsWaitedForAtTheStart) {
   for (int n = 1; !there_is(own("journal")); ++n) {
     reopen();
     ChildProcess child([&](ChildProcess&) {
-      const Fault dies(("kill:" + std::to_string(n)).c_str());
+      const Fault dies("kill:" + std::to_string(n));
       restore(*one_);
       return 0;
     });

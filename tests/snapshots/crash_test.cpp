@@ -1,7 +1,6 @@
 // The process dies at every step of a snapshot and of a restore; the next start puts things right.
 
 #include <csignal>
-#include <cstdlib>
 
 #include "tests/snapshots/fixture.h"
 
@@ -17,8 +16,7 @@ class CrashTest : public SnapshotTest {
   bool survives(int n, const std::function<void()>& work) {
     reopen();
     ChildProcess child([&](ChildProcess&) {
-      ::setenv("OKCVM_FAULT", ("kill:" + std::to_string(n)).c_str(), 1);
-      fault_reset();
+      const Fault dies("kill:" + std::to_string(n));
       work();
       return 0;
     });

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -41,6 +42,28 @@ class ChangeRecord {
 };
 
 RelPath rel(std::string_view path);
+
+/// One fault, as long as it is there.
+class Fault final {
+ public:
+  explicit Fault(const std::string& asked) {
+    ::setenv("OKCVM_FAULT", asked.c_str(), 1);
+    fault_reset();
+  }
+  ~Fault() {
+    ::unsetenv("OKCVM_FAULT");
+    fault_reset();
+  }
+  Fault(const Fault&) = delete;
+  Fault& operator=(const Fault&) = delete;
+};
+
+/// What `work` answers, done under one.
+template <typename Work>
+auto under_fault(const std::string& asked, const Work& work) {
+  const Fault fault(asked);
+  return work();
+}
 
 /// A session's backing folder and its store, without a mount: tests change the folder and say what they did.
 class SnapshotTest : public ::testing::Test {

@@ -106,11 +106,8 @@ class ReplayTest : public SnapshotTest {
       if (number(6) == 0) reopen();
       if (number(12) == 0) record_.lose_track();
       if (number(8) == 0) {  // a snapshot that fails; its events come again
-        ::setenv("OKCVM_FAULT", "errno:repository.move_ref:1:EIO", 1);
-        fault_reset();
+        const Fault fails("errno:repository.move_ref:1:EIO");
         EXPECT_FALSE(store().take("fails", record_.source(), nullptr));
-        ::unsetenv("OKCVM_FAULT");
-        fault_reset();
       }
       if (number(8) == 0) {  // one that is kept, but not retired
         auto source = record_.source();

@@ -2,8 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <cstdlib>
-
 #include "tests/snapshots/fixture.h"
 
 namespace okcvm::test {
@@ -202,12 +200,9 @@ TEST_F(RestoreRenamesTest, AFailureInTheMiddleIsTakenBack) {
   snapshot("two");
   for (const char* point : {"restore.rename", "restore.attributes", "restore.mkdir", "restore.sync"})
     for (int hit = 1; hit < 30; ++hit) {
-      ::setenv("OKCVM_FAULT", ("errno:" + std::string(point) + ":" + std::to_string(hit) + ":ENOSPC").c_str(),
-               1);
-      fault_reset();
-      const auto restored = store().restore(one.id.text(), {}, false, hooks(), nullptr);
-      ::unsetenv("OKCVM_FAULT");
-      fault_reset();
+      const auto restored =
+          under_fault("errno:" + std::string(point) + ":" + std::to_string(hit) + ":ENOSPC",
+                      [&] { return store().restore(one.id.text(), {}, false, hooks(), nullptr); });
       if (restored) {
         EXPECT_EQ(inode("outputs/x/y/p/readme"), file);
         EXPECT_EQ(inode("outputs/same"), directory);

@@ -1,7 +1,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <thread>
 
 #include "tests/snapshots/fixture.h"
@@ -324,12 +323,9 @@ TEST_F(RestoreTest, AFailureInTheMiddleIsTakenBack) {
        {"restore.rename", "restore.attributes", "restore.create", "restore.write", "restore.staging",
         "restore.mkdir", "restore.sync", "repository.move_ref", "io.replace", "pack.write", "batch.pack"})
     for (int hit = 1; hit < 12; ++hit) {
-      ::setenv("OKCVM_FAULT", ("errno:" + std::string(point) + ":" + std::to_string(hit) + ":ENOSPC").c_str(),
-               1);
-      fault_reset();
-      auto restored = store().restore(one.id.text(), {}, false, hooks(), nullptr);
-      ::unsetenv("OKCVM_FAULT");
-      fault_reset();
+      auto restored = under_fault("errno:" + std::string(point) + ":" + std::to_string(hit) + ":ENOSPC", [&] {
+        return store().restore(one.id.text(), {}, false, hooks(), nullptr);
+      });
       if (restored) {
         ASSERT_TRUE(store().undo(hooks(), nullptr));
         expect_same(before, manifest());
@@ -358,11 +354,9 @@ TEST_F(RestoreTest, AFailureLeavesWhatIsInTheWayOfAParentAsItIs) {
   snapshot("two");
   bool is_done = false;
   for (int hit = 1; hit < 20 && !is_done; ++hit) {
-    ::setenv("OKCVM_FAULT", ("errno:restore.rename:" + std::to_string(hit) + ":ENOSPC").c_str(), 1);
-    fault_reset();
-    is_done = store().restore(one.id.text(), {rel("outputs/p/q/f")}, false, hooks(), nullptr).has_value();
-    ::unsetenv("OKCVM_FAULT");
-    fault_reset();
+    is_done = under_fault("errno:restore.rename:" + std::to_string(hit) + ":ENOSPC", [&] {
+      return store().restore(one.id.text(), {rel("outputs/p/q/f")}, false, hooks(), nullptr).has_value();
+    });
     if (!is_done) expect_same(before, manifest());
   }
   EXPECT_TRUE(is_done);
@@ -389,11 +383,9 @@ TEST_F(RestoreOnXfs, ADirectoryThatChangesPlacesWithSomethingElseHasItsTime) {
   const auto one = store().list(0)->back();
   shell("cd outputs; rm -r f; echo f > f; mkfifo c");
   const Manifest before = manifest();
-  ::setenv("OKCVM_FAULT", "errno:restore.sync:1:ENOSPC", 1);
-  fault_reset();
-  const auto restored = store().restore(one.id.text(), {}, false, hooks(), nullptr);
-  ::unsetenv("OKCVM_FAULT");
-  fault_reset();
+  const auto restored = under_fault("errno:restore.sync:1:ENOSPC", [&] {
+    return store().restore(one.id.text(), {}, false, hooks(), nullptr);
+  });
   EXPECT_FALSE(restored);
   expect_same(before, manifest());
   restore(one);

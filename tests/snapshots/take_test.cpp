@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <future>
 
 #include "tests/snapshots/fixture.h"
@@ -226,11 +225,9 @@ TEST_F(SnapshotTest, AMappingIsNotForgottenByARestoreThatFails) {
   shell("echo 2 > outputs/other");
   MappedFile map(in("outputs/map"));
   map.store("first");
-  ::setenv("OKCVM_FAULT", "errno:restore.rename:1:ENOSPC", 1);
-  fault_reset();
-  const auto restored = store().restore(one.id.text(), {rel("outputs/other")}, false, hooks(), nullptr);
-  ::unsetenv("OKCVM_FAULT");
-  fault_reset();
+  const auto restored = under_fault("errno:restore.rename:1:ENOSPC", [&] {
+    return store().restore(one.id.text(), {rel("outputs/other")}, false, hooks(), nullptr);
+  });
   ASSERT_FALSE(restored);
   map.store("later");
   EXPECT_EQ(git("show " + snapshot().id.text() + ":workspace/outputs/map").substr(0, 5), "later");
@@ -239,11 +236,8 @@ TEST_F(SnapshotTest, AMappingIsNotForgottenByARestoreThatFails) {
 TEST_F(SnapshotTest, AnUnreadableFileFailsTheSnapshotByName) {
   make_zones();
   shell("mkdir outputs/d; echo 1 > outputs/d/bad");
-  ::setenv("OKCVM_FAULT", "errno:capture.read:1:EIO", 1);
-  fault_reset();
-  auto taken = store().take("x", record_.source(), nullptr);
-  ::unsetenv("OKCVM_FAULT");
-  fault_reset();
+  auto taken =
+      under_fault("errno:capture.read:1:EIO", [&] { return store().take("x", record_.source(), nullptr); });
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().path, "outputs/d/bad");
   EXPECT_THAT(*store().list(0), IsEmpty());
@@ -255,11 +249,8 @@ TEST_F(SnapshotTest, AFolderThatCannotBeLookedAtIsNotBelievedEither) {
   shell("mkdir -p outputs/a outputs/b; echo a > outputs/a/x; echo b > outputs/b/x; echo b > outputs/b/y");
   snapshot();
   record_.note(ChangeKind::kMoved, "outputs/a", "outputs/b");  // ENOTEMPTY
-  ::setenv("OKCVM_FAULT", "errno:capture.folder:0:ENOMEM", 1);
-  fault_reset();
-  auto taken = store().take("x", record_.source(), nullptr);
-  ::unsetenv("OKCVM_FAULT");
-  fault_reset();
+  auto taken = under_fault("errno:capture.folder:0:ENOMEM",
+                           [&] { return store().take("x", record_.source(), nullptr); });
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().errno_value, ENOMEM);
   EXPECT_EQ(taken.error().path, "outputs/b");

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "tests/snapshots/fixture.h"
 
 namespace okcvm::test {
@@ -33,11 +31,8 @@ class WaitingRoomTest : public SnapshotTest {
 
 TEST_F(WaitingRoomTest, StaysWhenASnapshotFails) {
   shell("echo 2 > outputs/f");
-  ::setenv("OKCVM_FAULT", "errno:batch.pack:1:ENOSPC", 1);
-  fault_reset();
-  const auto taken = store().take("", record_.source(), nullptr);
-  ::unsetenv("OKCVM_FAULT");
-  fault_reset();
+  const auto taken =
+      under_fault("errno:batch.pack:1:ENOSPC", [&] { return store().take("", record_.source(), nullptr); });
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code, Code::kNoSpace);
   expect_the_first_and_empty();
