@@ -427,6 +427,9 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
     return std::nullopt;
   }
   if (error) return fail_errno(error);
+  // It was under way when a restore took this name for another: the kernel would take what it found there
+  // before for removed. ESTALE has it look again.
+  if (is_going_name(parent, name)) return fail_errno(ESTALE);
   part_with_former(**place, held.get(), "", status);
   if (!was_judged(request, **place, name, status)) return fail_errno(ESTALE);
   request.note(status.st_ino);

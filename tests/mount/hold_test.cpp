@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -27,6 +28,14 @@ class Hold : public MountedSession {
     std::vector<RelPath> parsed;
     for (const char* text : texts) parsed.push_back(value_of(RelPath::parse(text)));
     return parsed;
+  }
+  /// Waits until a thread of this process sleeps in the system call `number` (proc(5), syscall).
+  static void wait_until_within(const std::atomic<pid_t>& thread, long number) {
+    std::string text;
+    do {
+      std::this_thread::yield();
+      if (thread) text = read("/proc/self/task/" + std::to_string(thread) + "/syscall");
+    } while (!text.starts_with(std::to_string(number) + " "));
   }
 };
 
@@ -245,6 +254,33 @@ TEST_F(Hold, ARenameUnderWayIsOfWhatStandsThereAfterwards) {
   }
   EXPECT_EQ(wrong, 0) << "of " << after;
   if (after == 0) GTEST_SKIP() << "no rename was under way at the right moment";
+}
+
+TEST_F(Hold, ARemovalUnderWayIsOfWhatStandsThereAfterwards) {
+  const auto directory = outputs() / "directory", moved = outputs() / "moved";
+  ASSERT_OK(::mkdir(directory.c_str(), 0755));
+  stat_of(outputs());  // so that nothing need be asked before the removal
+  const auto somebody_in_it = open_file(directory, O_RDONLY | O_DIRECTORY);
+  EXPECT_EQ(stat_of(directory).st_nlink, 2u);
+  std::atomic<pid_t> thread{0};
+  std::thread program;
+  {
+    const auto hold = session().driver().hold();
+    program = std::thread([&] {
+      thread = ::gettid();
+      EXPECT_OK(::rmdir(directory.c_str()));
+    });
+    wait_until_within(thread, SYS_rmdir);
+    hold->will_replace(paths({"outputs/directory"}));
+    fs::rename(backing("outputs/directory"), backing("outputs/moved"));
+    fs::create_directory(backing("outputs/directory"));
+    hold->invalidate(paths({"outputs/directory", "outputs/moved"}));
+  }
+  program.join();
+  EXPECT_FALSE(there_is(directory));
+  EXPECT_FALSE(there_is(backing("outputs/directory")));
+  EXPECT_OK(::mkdirat(somebody_in_it.get(), "made", 0755));  // it was not the one that was removed
+  EXPECT_EQ(stat_of(moved).st_nlink, 3u);
 }
 
 TEST_F(Hold, LinksThatComeAndGoAreCountedUnderTheOtherNames) {
