@@ -120,6 +120,21 @@ TEST_F(SnapshotVerbs, ListShowsShortIdsAndSizes) {
   EXPECT_EQ(daemon_->last().target, "/v1/sessions/12/snapshots?limit=1");
 }
 
+TEST_F(SnapshotVerbs, ListGoesOnWhereAnAnswerEndsAndTellsWhetherThereAreMore) {
+  daemon_answers([](const SeenRequest& request) {
+    const bool is_first = request.target.find("after=") == std::string::npos;
+    return reply(
+        200, json{{"snapshots", {{{"id", is_first ? "newest" : "oldest"}}}}, {"truncated", is_first}}.dump());
+  });
+  const auto listed = [&](const std::string& arguments) {
+    return json::parse(okcvm("snapshots 12 --json" + arguments).out);
+  };
+  const json newest{{"id", "newest"}}, oldest{{"id", "oldest"}};
+  EXPECT_EQ(listed(""), (json{{"snapshots", {newest, oldest}}, {"truncated", false}}));
+  EXPECT_EQ(listed(" -n 2"), (json{{"snapshots", {newest, oldest}}, {"truncated", false}}));
+  EXPECT_EQ(listed(" -n 1"), (json{{"snapshots", {newest}}, {"truncated", true}}));
+}
+
 TEST_F(SnapshotVerbs, VerifyFailsWhenAnObjectIsDamaged) {
   answer_in_the_end(
       {{"ok", true}, {"objects", 9}, {"problems", json::array()}, {"live_differences", json::array()}});

@@ -130,14 +130,16 @@ Outcome<void> snapshots(Context& context) {
   if (!answer) return tl::unexpected(answer.error());
   auto rows = list_in(*answer, "snapshots");
   const auto wanted = limit ? std::stoul(*limit) : std::numeric_limits<unsigned long>::max();
-  for (Json page = *answer; flag_in(page, "truncated") && !rows.empty() && rows.size() < wanted;) {
+  Json page = *answer;
+  while (flag_in(page, "truncated") && !rows.empty() && rows.size() < wanted) {
     auto next = context.get(context.session("/snapshots" + query({{"after", text_in(rows.back(), "id")}})));
     if (!next) return tl::unexpected(next.error());
     page = std::move(*next);
     for (auto& row : list_in(page, "snapshots")) rows.push_back(row);
   }
+  const bool is_cut = rows.size() > wanted || flag_in(page, "truncated");
   while (rows.size() > wanted) rows.erase(rows.size() - 1);
-  *answer = Json{{"snapshots", rows}};
+  *answer = Json{{"snapshots", rows}, {"truncated", is_cut}};
   if (context.json()) return context.print_json(*answer);
   Table table({"SNAPSHOT", "TAKEN", ">CHANGED", ">FILES", ">SIZE", "LABEL"});
   for (const auto& row : rows) {
