@@ -161,6 +161,7 @@ TEST_F(DaemonFiles, AreNotOverwrittenUnseen) {
   EXPECT_EQ(put("outputs/g", "new", {{"If-Match", "*"}}).status, 412);
   EXPECT_EQ(put("outputs/f", "new", {{"Content-Range", "bytes 5-7/8"}}).status, 400);
   EXPECT_EQ(put("outputs/f", "new", {{"Content-Type", "multipart/form-data; boundary=x"}}).status, 400);
+  EXPECT_EQ(put("outputs/f", "new", {{"Content-Encoding", "gzip"}}).status, 400);
   EXPECT_EQ(put("outputs/f", "new", {{"If-None-Match", "*"}}).code(), "already_exists");
   EXPECT_EQ(ask("GET", "/v1/sessions/s1/files/outputs/f", {}, {{"If-Match", first}}).status, 412);
   const std::string now = second.json()["etag"];

@@ -63,6 +63,10 @@ class FileSink final : public BodySink {
 Result<void> check_body_kind(const Request& request) {
   if (!request.header("content-range").empty())  // RFC 9110, 14.5
     return fail(Code::kInvalidRequest, "a part of a file cannot be put: send the whole of it");
+  if (const auto coding = lower_case(request.header("content-encoding"));
+      !coding.empty() && coding != "identity")  // RFC 9110, 8.4
+    return fail(Code::kInvalidRequest,
+                "content codings are not undone: send the bytes themselves, without Content-Encoding");
   if (lower_case(request.header("content-type")).starts_with("multipart/form-data"))
     return fail(Code::kInvalidRequest,
                 "a form is no file: send the file itself as the body (curl -T FILE, or --data-binary @FILE)");
