@@ -6,6 +6,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "snapshots/io.h"
+
 namespace okcvm::snapshots {
 namespace {
 
@@ -60,8 +62,7 @@ std::unordered_map<const Delta*, const Delta*> find_renames(const std::vector<De
 }
 
 /// With `has_room` false only that there is a difference.
-Result<void> add_text(const Delta& delta, const ReadText& before, const ReadText& after, bool has_room,
-                      Difference& row) {
+Result<void> add_text(const Delta& delta, const Texts& texts, bool has_room, Difference& row) {
   const auto file_of = [](const Node* node) { return node && !node->is_directory() ? node : nullptr; };
   const Node* const old_file = file_of(delta.before);
   const Node* const new_file = file_of(delta.after);
@@ -71,7 +72,7 @@ Result<void> add_text(const Delta& delta, const ReadText& before, const ReadText
   std::optional<FileText> old_text, new_text;
   bool fits = has_room || is_same;
   for (const auto& [file, read, text] :
-       {std::tuple(old_file, &before, &old_text), std::tuple(new_file, &after, &new_text)}) {
+       {std::tuple(old_file, &texts.before, &old_text), std::tuple(new_file, &texts.after, &new_text)}) {
     if (!file) continue;
     text->emplace(FileText{{}, full_mode(*file)});
     if (is_same) continue;
@@ -91,8 +92,7 @@ Result<void> add_text(const Delta& delta, const ReadText& before, const ReadText
 
 }  // namespace
 
-Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas, const ReadText& before,
-                                               const ReadText& after) {
+Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas, const Texts* texts) {
   const auto renames = find_renames(deltas);
   std::vector<Difference> rows;
   std::uint64_t text_bytes = 0;
@@ -127,10 +127,12 @@ Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas,
       row.new_mode = full_mode(*delta.after);
       row.new_size = size_of(*delta.after);
     }
-    if (before && after && text_bytes < kMaxTextOfAll + kMaxNotesOfAll) {
+    if (texts && text_bytes < kMaxTextOfAll + kMaxNotesOfAll) {
+      const auto done = static_cast<std::uint64_t>(&delta - deltas.data());
+      if (texts->progress && !texts->progress("comparing", done, deltas.size())) return stopped();
       if (row.renamed_from)
         row.unified = rename_text(row.renamed_from->text(), delta.path, *row.old_mode, *row.new_mode);
-      else if (auto added = add_text(delta, before, after, text_bytes < kMaxTextOfAll, row); !added)
+      else if (auto added = add_text(delta, *texts, text_bytes < kMaxTextOfAll, row); !added)
         return fail(added.error());
       text_bytes += row.unified.size();
     }

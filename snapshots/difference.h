@@ -15,6 +15,9 @@ using ReadText = std::function<Result<std::optional<std::string>>(const RelPath&
 
 /// Files larger than this have no text diff; bytes.
 inline constexpr std::uint64_t kMaxText = 1 << 20;
+/// Nor have files in which more lines than these differ, of both sides together: what that takes grows faster
+/// than their number (a second here).
+inline constexpr std::size_t kMostLines = 300'000;
 /// Once the text diffs of one answer have so many bytes together, of further files only is said that they
 /// differ: all is held in memory.
 inline constexpr std::uint64_t kMaxTextOfAll = 16 << 20;
@@ -22,10 +25,17 @@ inline constexpr std::uint64_t kMaxTextOfAll = 16 << 20;
 /// The same of what is said of those.
 inline constexpr std::uint64_t kMaxNotesOfAll = 1 << 20;
 
+/// Of both sides, and who is asked before each text diff whether to go on.
+struct Texts {
+  ReadText before, after;
+  Progress progress;
+};
+
 /// Deltas as rows for people, sorted by path: renames found (the same content, and not empty), times of a
-/// directory left out where entries in it came or went. With `before` and `after` given, with text diffs.
-Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas, const ReadText& before,
-                                               const ReadText& after);
+/// directory left out where entries in it came or went. With `texts`, with text diffs; `busy` when it was
+/// told to stop.
+Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas,
+                                               const Texts* texts = nullptr);
 
 /// The bytes of a file or link, and its mode with the type bits.
 struct FileText {

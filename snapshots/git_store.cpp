@@ -128,8 +128,9 @@ Result<Snapshot> GitStore::find(const std::string& snapshot) {
 }
 
 Result<std::vector<Difference>> GitStore::show(const std::string& snapshot,
-                                               const std::optional<Caller>& reader) {
-  return looked(&GitStore::show_locked, snapshot, reader);
+                                               const std::optional<Caller>& reader,
+                                               const Progress& progress) {
+  return looked(&GitStore::show_locked, snapshot, reader, progress);
 }
 
 Result<std::vector<Difference>> GitStore::diff(const std::string& from, const std::optional<std::string>& to,

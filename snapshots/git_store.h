@@ -35,8 +35,8 @@ class GitStore final : public Store {
                         const Progress& progress) override;
   Result<std::vector<Snapshot>> list(std::size_t limit, const std::string& after) override;
   Result<Snapshot> find(const std::string& snapshot) override;
-  Result<std::vector<Difference>> show(const std::string& snapshot,
-                                       const std::optional<Caller>& reader) override;
+  Result<std::vector<Difference>> show(const std::string& snapshot, const std::optional<Caller>& reader,
+                                       const Progress& progress) override;
   Result<std::vector<Difference>> diff(const std::string& from, const std::optional<std::string>& to,
                                        const ChangeSource& changes, const std::optional<Caller>& reader,
                                        const Progress& progress) override;
@@ -105,13 +105,15 @@ class GitStore final : public Store {
 
   // store_diff.cpp
   Result<std::vector<Difference>> show_locked(const std::string& snapshot,
-                                              const std::optional<Caller>& reader) REQUIRES(mutex_);
+                                              const std::optional<Caller>& reader, const Progress& progress)
+      REQUIRES(mutex_);
   Result<std::vector<Difference>> diff_locked(const std::string& from, const std::optional<std::string>& to,
                                               const ChangeSource& changes,
                                               const std::optional<Caller>& reader, const Progress& progress)
       REQUIRES(mutex_);
   Result<std::vector<Difference>> differences(Tree& before, Tree& after, bool after_is_live,
-                                              const std::optional<Caller>& reader) REQUIRES(mutex_);
+                                              const std::optional<Caller>& reader, const Progress& progress)
+      REQUIRES(mutex_);
 
   // store_restore.cpp
   Result<RestoreResult> restore_locked(const std::string& snapshot, const std::vector<RelPath>& paths,

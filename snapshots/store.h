@@ -158,7 +158,8 @@ class Store {
   /// What a snapshot changed against its parent. With a `reader`, with the text of files that he may read:
   /// the modes and owners that the files and the folders above them have on each side say so.
   virtual Result<std::vector<Difference>> show(const std::string& snapshot,
-                                               const std::optional<Caller>& reader) = 0;
+                                               const std::optional<Caller>& reader,
+                                               const Progress& progress) = 0;
   /// From one snapshot to another, or to the live workspace when `to` is absent. `from` empty: the newest.
   /// Text as for show().
   virtual Result<std::vector<Difference>> diff(const std::string& from, const std::optional<std::string>& to,

@@ -63,10 +63,11 @@ std::optional<std::string> read_live(const Caller& reader, const Disk& disk, con
 }  // namespace
 
 Result<std::vector<Difference>> GitStore::differences(Tree& before, Tree& after, bool after_is_live,
-                                                      const std::optional<Caller>& reader) {
+                                                      const std::optional<Caller>& reader,
+                                                      const Progress& progress) {
   auto deltas = compare(before, after, {RelPath()});
   if (!deltas) return fail(deltas.error());
-  if (!reader) return to_differences(*deltas, nullptr, nullptr);
+  if (!reader) return to_differences(*deltas);
   const Repository& repository = *repository_;
   const ReadText stored = [&](const RelPath&, const Node& node) -> Result<std::optional<std::string>> {
     if (!may_read(*reader, node)) return std::optional<std::string>();
@@ -79,11 +80,13 @@ Result<std::vector<Difference>> GitStore::differences(Tree& before, Tree& after,
   const ReadText live = [&](const RelPath& path, const Node& node) -> Result<std::optional<std::string>> {
     return *disk ? read_live(*reader, **disk, path, node) : std::nullopt;
   };
-  return to_differences(*deltas, stored, after_is_live ? live : stored);
+  const Texts texts{stored, after_is_live ? live : stored, progress};
+  return to_differences(*deltas, &texts);
 }
 
 Result<std::vector<Difference>> GitStore::show_locked(const std::string& snapshot,
-                                                      const std::optional<Caller>& reader) {
+                                                      const std::optional<Caller>& reader,
+                                                      const Progress& progress) {
   auto commit = commit_of(snapshot);
   if (!commit) return fail(commit.error());
   auto after = open_tree(*commit);
@@ -96,7 +99,7 @@ Result<std::vector<Difference>> GitStore::show_locked(const std::string& snapsho
     if (!opened) return fail(opened.error());
     before = std::move(*opened);
   }
-  return differences(*before, **after, false, reader);
+  return differences(*before, **after, false, reader, progress);
 }
 
 Result<std::vector<Difference>> GitStore::diff_locked(const std::string& from,
@@ -111,13 +114,13 @@ Result<std::vector<Difference>> GitStore::diff_locked(const std::string& from,
   if (!to) {
     auto live = look_at_workspace(changes, false, progress);
     if (!live) return fail(live.error());
-    return differences(**before, **live, true, reader);
+    return differences(**before, **live, true, reader, progress);
   }
   auto other = commit_of(*to);
   if (!other) return fail(other.error());
   auto after = open_tree(*other);
   if (!after) return fail(after.error());
-  return differences(**before, **after, false, reader);
+  return differences(**before, **after, false, reader, progress);
 }
 
 }  // namespace okcvm::snapshots

@@ -88,7 +88,7 @@ Result<RestoreResult> GitStore::plan_only(const Commit& target, const std::vecto
   if (!live) return fail(live.error());
   auto plan = make_plan(**live, **wanted, paths);
   if (!plan) return fail(plan.error());
-  auto rows = to_differences(plan->deltas, nullptr, nullptr);
+  auto rows = to_differences(plan->deltas);
   if (!rows) return fail(rows.error());
   return RestoreResult{StoreAccess::id(target.oid), std::move(*rows), std::nullopt};
 }
@@ -106,7 +106,7 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   if (!taken) return fail(taken.error());
   auto plan = make_plan(*taken->tree, **wanted, paths);
   if (!plan) return fail(plan.error());
-  auto rows = to_differences(plan->deltas, nullptr, nullptr);
+  auto rows = to_differences(plan->deltas);
   if (!rows) return fail(rows.error());
   if (auto arranged = arrange(*plan, *taken->tree, **wanted); !arranged) return fail(arranged.error());
   const auto done = plan->deltas.empty() ? set_undo(taken->commit.oid)

@@ -1,5 +1,7 @@
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "policy/utf8.h"
 #include "snapshots/difference.h"
 #include "snapshots/git.h"
@@ -13,6 +15,23 @@ constexpr std::string_view kPlainMode = "100644";
 /// What is no UTF-8 text counts as binary: answers are JSON, and a patch in them would say other bytes.
 bool is_binary(const std::optional<FileText>& file) {
   return file && (file->bytes.find('\0') < std::min(file->bytes.size(), kLookAt) || !is_utf8(file->bytes));
+}
+
+/// Of both texts together, without what they begin and what they end with alike.
+std::size_t lines_that_differ(std::string_view before, std::string_view after) {
+  const auto begin = std::mismatch(before.begin(), before.end(), after.begin(), after.end());
+  before.remove_prefix(static_cast<std::size_t>(begin.first - before.begin()));
+  after.remove_prefix(static_cast<std::size_t>(begin.second - after.begin()));
+  const auto end = std::mismatch(before.rbegin(), before.rend(), after.rbegin(), after.rend());
+  before.remove_suffix(static_cast<std::size_t>(end.first - before.rbegin()));
+  after.remove_suffix(static_cast<std::size_t>(end.second - after.rbegin()));
+  return static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n') +
+                                  std::count(after.begin(), after.end(), '\n'));
+}
+
+/// libgit2 cannot be stopped while it looks for the lines that stayed.
+bool takes_too_long(const std::optional<FileText>& before, const std::optional<FileText>& after) {
+  return before && after && lines_that_differ(before->bytes, after->bytes) > kMostLines;
 }
 
 std::string git_mode(const FileText& file) {
@@ -68,7 +87,7 @@ std::string mode_change(const FileText& before, const FileText& after) {
 std::string patch_text(const std::string& path, const std::optional<FileText>& before,
                        const std::optional<FileText>& after, bool& binary) {
   binary = is_binary(before) || is_binary(after);
-  if (binary) return patch_without_text(path, before, after);
+  if (binary || takes_too_long(before, after)) return patch_without_text(path, before, after);
   if (before && after && S_ISLNK(before->mode) != S_ISLNK(after->mode))
     return patch_text(path, before, std::nullopt, binary) + patch_text(path, std::nullopt, after, binary);
   auto patch = patch_of(before ? &before->bytes : nullptr, path, after ? &after->bytes : nullptr, path);

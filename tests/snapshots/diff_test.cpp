@@ -82,7 +82,7 @@ TEST_F(DiffTest, BetweenSnapshotsAndToTheLiveWorkspaceAlike) {
   EXPECT_EQ(store().list(0)->size(), 1u) << "a comparison stores nothing";
   const std::string two = snapshot("two").id.text();
   expect_rows(by_path(store().diff(one, two, {}, kRoot, nullptr)));
-  expect_rows(by_path(store().show(two, kRoot)));
+  expect_rows(by_path(store().show(two, kRoot, {})));
   EXPECT_THAT(by_path(store().diff(two, std::nullopt, record_.source(), kRoot, nullptr)), IsEmpty());
   EXPECT_THAT(by_path(store().diff(two, two, {}, kRoot, nullptr)), IsEmpty());
 }
@@ -158,7 +158,7 @@ TEST_F(DiffTest, APatchThatCannotSayAllIsRefusedByGit) {
 
 TEST_F(DiffTest, WithoutTextThereIsNone) {
   two_states();
-  for (const auto& [path, row] : by_path(store().show(snapshot("two").id.text(), std::nullopt)))
+  for (const auto& [path, row] : by_path(store().show(snapshot("two").id.text(), std::nullopt, {})))
     EXPECT_THAT(row.unified, IsEmpty()) << path;
 }
 
@@ -190,12 +190,12 @@ TEST_F(DiffTest, TextIsForThoseAloneWhoMayReadIt) {
   });
   const std::string two = snapshot("two").id.text();
   check([&](const Caller& reader) { return store().diff(one, two, {}, reader, nullptr); });
-  check([&](const Caller& reader) { return store().show(two, reader); });
+  check([&](const Caller& reader) { return store().show(two, reader, {}); });
 }
 
 TEST_F(DiffTest, TheFirstSnapshotIsAllAdded) {
   two_states();
-  for (const auto& [path, row] : by_path(store().show(one_->id.text(), std::nullopt)))
+  for (const auto& [path, row] : by_path(store().show(one_->id.text(), std::nullopt, {})))
     EXPECT_EQ(row.kind, DifferenceKind::kAdded) << path;
 }
 
@@ -209,7 +209,7 @@ TEST_F(DiffTest, ManyFilesOfTheSameBytesAreRenamedTogether) {
   for (int i = 0; i < kCount; ++i) deltas.push_back({name("outputs/new/", i), nullptr, &file});
   deltas.push_back({"outputs/other", nullptr, &file});
   for (int i = 0; i <= kCount; ++i) deltas.push_back({name("outputs/old/", i), &file, nullptr});
-  const auto rows = by_path(to_differences(deltas, {}, {}));
+  const auto rows = by_path(to_differences(deltas));
   EXPECT_EQ(rows.size(), kCount + 1u);
   for (int i = 0; i < kCount; ++i)
     EXPECT_EQ(rows.at(name("outputs/new/", i)).renamed_from, rel(name("outputs/old/", i)));
@@ -233,6 +233,34 @@ TEST_F(DiffTest, TextIsGivenAsLongAsItFitsIntoAnAnswer) {
   EXPECT_THAT(rows.at("outputs/f39").unified,
               HasSubstr("\nBinary files /dev/null and b/outputs/f39 differ\n"));
   EXPECT_EQ(rows.at("outputs/f39").new_size, text.size());
+}
+
+TEST_F(DiffTest, TextIsNotGivenOfMoreLinesThanCanBeComparedSoon) {
+  make_zones();
+  const auto lines = [](char letter) {
+    std::string text;
+    for (std::size_t i = 0; i < kMostLines * 2 / 3; ++i) text.append(1, letter).append("\n");
+    return text;
+  };
+  write(in("outputs/one_line"), lines('a') + "old\n" + lines('b'));
+  write(in("outputs/all_lines"), lines('a'));
+  one_ = snapshot("one");
+  write(in("outputs/one_line"), lines('a') + "new\n" + lines('b'));
+  write(in("outputs/all_lines"), lines('b'));
+  for (const char* path : {"outputs/one_line", "outputs/all_lines"}) record_.note(ChangeKind::kContent, path);
+  const auto rows = by_path(store().diff(one_->id.text(), std::nullopt, record_.source(), kRoot, nullptr));
+  EXPECT_THAT(rows.at("outputs/one_line").unified, HasSubstr("-old\n+new\n"));
+  EXPECT_THAT(rows.at("outputs/all_lines").unified,
+              HasSubstr("\nBinary files a/outputs/all_lines and b/outputs/all_lines differ\n"));
+}
+
+TEST_F(DiffTest, ATextDiffCanBeGivenUp) {
+  two_states();
+  record_.note(ChangeKind::kTree, "outputs");
+  const std::string one = one_->id.text(), two = snapshot("two").id.text();
+  const Progress stop = [](std::string_view, std::uint64_t, std::uint64_t) { return false; };
+  EXPECT_EQ(store().diff(one, two, {}, kRoot, stop).error().code, Code::kBusy);
+  EXPECT_EQ(store().show(two, kRoot, stop).error().code, Code::kBusy);
 }
 
 TEST_F(SnapshotTest, StockGitReadsTwoHundredSnapshots) {

@@ -49,7 +49,7 @@ class LooksTest : public SnapshotTest {
       EXPECT_EQ(rows->front().path.text(), "outputs/b");
       EXPECT_THAT(rows->front().unified, HasSubstr("-one\n+two\n"));
     };
-    expect_b(store().show(two_, Caller{}));
+    expect_b(store().show(two_, Caller{}, {}));
     expect_b(store().diff(one_, two_, {}, Caller{}, nullptr));
     EXPECT_EQ(store().find("0123456").error().code, Code::kUnknownSnapshot);
   }
@@ -125,7 +125,7 @@ TEST_F(LooksTest, SeeWholeHistoriesWhileManyAreTaken) {
     auto now = ids();
     EXPECT_TRUE(now.size() >= before.size() && std::equal(before.rbegin(), before.rend(), now.rbegin()));
     if (now.size() > 1) {
-      const auto shown = store().show(now.front(), Caller{});
+      const auto shown = store().show(now.front(), Caller{}, {});
       EXPECT_TRUE(shown) << shown.error().message;
     }
     before = std::move(now);

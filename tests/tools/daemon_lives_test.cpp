@@ -1,13 +1,18 @@
 // What of sessions outlives their daemon.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <poll.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <fstream>
 #include <vector>
 
+#include "tests/support/file_io.h"
 #include "tests/tools/daemon_fixture.h"
 #include "tools/daemon/sessions/registry.h"
 
@@ -150,6 +155,29 @@ TEST_F(DaemonLives, AreUnmountedByAStopThatComesRightAfterADeath) {
     for (const char* id : {"s1", "s2", "s3"}) EXPECT_FALSE(std::filesystem::exists(mount(id)));
     std::filesystem::remove_all(root_ / "state");
   }
+}
+
+TEST_F(DaemonLives, EndOnlyAfterTheRequestsInHand) {
+  constexpr int kRequests = 6;                           // some at work, others waiting for their turn
+  constexpr int kLongerThanTheDaemonsPatience = 12'000;  // milliseconds
+  start();
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/f", "bytes");
+  ASSERT_EQ(ask("POST", "/v1/sessions/s1/snapshots").status, 201);
+  const auto lock = open_file(root_ / "state/snapshots/s1.git/okcvm/lock", O_RDONLY);
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  const auto threads = count_in_proc(serving_pid(), "task");
+  std::vector<HttpClient> clients;
+  for (int i = 0; i < kRequests; ++i)
+    clients.emplace_back(socket()).send("GET /v1/sessions/s1/diff HTTP/1.1\r\nHost: okcvm\r\n\r\n");
+  ASSERT_TRUE(comes_true([&] { return count_in_proc(serving_pid(), "task") + 1 >= threads + kRequests; }));
+  const FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, serving_pid(), 0)));
+  signal(SIGTERM);
+  pollfd ends{process.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&ends, 1, kLongerThanTheDaemonsPatience), 0) << "ended";
+  EXPECT_EQ(::flock(lock.get(), LOCK_UN), 0);
+  EXPECT_EQ(wait_for_end(), 0);
+  EXPECT_FALSE(std::filesystem::exists(mount("s1")));
 }
 
 TEST_F(DaemonLives, OfOneStateDirectoryHaveOneDaemon) {

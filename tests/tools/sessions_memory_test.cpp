@@ -17,7 +17,8 @@ class CountingStore final : public Store {
   Result<Snapshot> take(const std::string&, const ChangeSource&, const Progress&) override { return none(); }
   Result<std::vector<Snapshot>> list(std::size_t, const std::string&) override { return none(); }
   Result<Snapshot> find(const std::string&) override { return none(); }
-  Result<std::vector<Difference>> show(const std::string&, const std::optional<Caller>&) override {
+  Result<std::vector<Difference>> show(const std::string&, const std::optional<Caller>&,
+                                       const Progress&) override {
     return none();
   }
   Result<std::vector<Difference>> diff(const std::string&, const std::optional<std::string>&,

@@ -135,7 +135,6 @@ class Running {
         sessions_(sessions),
         manager_(manager),
         clock_(options.run_dir / "clock"),
-        workers_(static_cast<std::size_t>(options.max_connections) * 2 + 8),
         service_{sessions,
                  events,
                  metrics_,
@@ -145,6 +144,7 @@ class Running {
                  time_now(),
                  std::chrono::steady_clock::now(),
                  [this] { return server_.connections(); }},
+        workers_(static_cast<std::size_t>(options.max_connections) * 2 + 8),
         server_(io_, workers_, server_limits(options), make_router(service_)),
         signals_(io_, SIGTERM, SIGINT, SIGHUP),
         teller_(io_),
@@ -153,6 +153,9 @@ class Running {
         clean_(io_) {
     if (const int teller = ::fcntl(telling_ends, F_DUPFD_CLOEXEC, 0); teller >= 0) teller_.assign(teller);
   }
+
+  /// What is in hand still needs the server.
+  ~Running() { workers_.finish(); }
 
   /// Serves until a signal ends it. True: the mounts are to be left to the next daemon.
   Result<bool> serve(FileDescriptor control) {
@@ -242,9 +245,9 @@ class Running {
   bool is_stopping_ = false;
   bool leave_mounts_ = false;
   RequestMetrics metrics_;
+  Service service_;  // answers that nobody waited for, which end with the I/O context, hold its turns
   asio::io_context io_{1};
-  WorkerPool workers_;  // ends before the I/O context that its work answers to
-  Service service_;
+  WorkerPool workers_;
   Server server_;
   asio::signal_set signals_;
   asio::posix::stream_descriptor teller_;

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -44,13 +45,13 @@ Result<Peer> peer_of(int socket) {
 
 class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
  public:
-  Impl(asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router,
-       std::atomic<std::size_t>& count)
+  Impl(asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router)
       : context_(new ConnectionContext{workers, limits, std::move(router)}),
         acceptor_(io),
         retry_(io),
-        patience_(io),
-        count_(count) {}
+        patience_(io) {}
+
+  std::size_t connections() const { return count_.load(std::memory_order_relaxed); }
 
   Result<void> serve(FileDescriptor listening) {
     boost::system::error_code error;
@@ -140,8 +141,8 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   asio::local::stream_protocol::acceptor acceptor_;
   asio::steady_timer retry_;
   asio::steady_timer patience_;
-  std::atomic<std::size_t>& count_;
-  std::size_t of_others_ = 0;  // than root
+  std::atomic<std::size_t> count_{0};  // changed on the I/O thread
+  std::size_t of_others_ = 0;          // than root
   bool accepting_ = false;
   std::map<uid_t, std::size_t> by_user_;
   std::set<std::weak_ptr<Connection>, std::owner_less<>> live_;
@@ -149,8 +150,12 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
 };
 
 Server::Server(asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router)
-    : impl_(std::make_shared<Impl>(io, workers, limits, std::move(router), connections_)) {}
+    : impl_(std::make_shared<Impl>(io, workers, limits, std::move(router))) {}
 Server::~Server() = default;
+
+std::size_t Server::connections() const {
+  return impl_->connections();
+}
 
 Result<void> Server::serve(FileDescriptor listening) {
   return impl_->serve(std::move(listening));

@@ -2,7 +2,6 @@
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -57,11 +56,10 @@ class Server final {
   /// thread.
   void stop(std::chrono::seconds patience, std::function<void()> stopped);
 
-  std::size_t connections() const { return connections_.load(std::memory_order_relaxed); }
+  std::size_t connections() const;
 
  private:
   class Impl;
-  std::atomic<std::size_t> connections_{0};
   std::shared_ptr<Impl> impl_;
 };
 

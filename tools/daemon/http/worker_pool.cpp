@@ -11,7 +11,7 @@ constexpr std::chrono::seconds kIdle{10};
 
 }  // namespace
 
-WorkerPool::~WorkerPool() {
+void WorkerPool::finish() {
   const MutexLock lock(mutex_);
   ending_ = true;
   changed_.notify_all();
@@ -50,7 +50,7 @@ void WorkerPool::run() {
     work = nullptr;
     mutex_.lock();
   }
-  // Under the lock to the last touch: the destructor returns when no thread is left.
+  // Under the lock to the last touch: finish() returns when no thread is left.
   --threads_;
   changed_.notify_all();
   mutex_.unlock();

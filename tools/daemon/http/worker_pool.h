@@ -15,8 +15,9 @@ namespace okcvm::daemon {
 class WorkerPool final {
  public:
   explicit WorkerPool(std::size_t most) : most_(most) {}
-  /// Waits for what was posted.
-  ~WorkerPool();
+  ~WorkerPool() { finish(); }
+  /// Waits for what was posted. Nothing may be posted from then on.
+  void finish() EXCLUDES(mutex_);
 
   /// `work` must not throw.
   void post(std::function<void()> work) EXCLUDES(mutex_);

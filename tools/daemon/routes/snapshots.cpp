@@ -88,7 +88,7 @@ Result<Response> show_snapshot(Exchange& exchange) {
   const auto& name = exchange.request.captures["snapshot"];
   auto snapshot = (*store)->find(name);
   if (!snapshot) return fail(snapshot.error());
-  auto changes = (*store)->show(name, reader);
+  auto changes = (*store)->show(name, reader, exchange.request.progress);
   if (!changes) return fail(changes.error());
   Json view{{"snapshot", view_of_snapshot(*snapshot)}};
   add_differences(view, "changes", *changes);
