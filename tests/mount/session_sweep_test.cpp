@@ -58,7 +58,7 @@ class SessionSweep : public ::testing::Test {
       must({"verify", id});
     } else {
       for (const auto& left : {"state/workspaces/" + id, "state/snapshots/" + id + ".git",
-                               "state/changes/" + id, "mnt/okcvm-" + id})
+                               "state/changes/" + id, "state/changes/." + id, "mnt/okcvm-" + id})
         EXPECT_FALSE(there_is(*top_ / left)) << left;
       for (const auto& name : list(*top_ / "run/sessions")) EXPECT_FALSE(name.starts_with(id + ".")) << name;
     }

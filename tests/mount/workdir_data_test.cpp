@@ -56,6 +56,19 @@ TEST_F(Workdir, WhatIsAppendedComesAfterWhatTheHostAppended) {
   EXPECT_EQ(read(seen), all);
 }
 
+TEST_F(Workdir, APipeThatIsOpenIsThereAfterItsLastName) {
+  ASSERT_OK(::mkdir((workdir() / "d").c_str(), 0755));
+  const auto first = workdir() / "d/pipe", second = workdir() / "pipe";
+  ASSERT_OK(::mkfifo(first.c_str(), 0644));
+  const auto pipe = open_file(first, O_RDWR);
+  ASSERT_OK(::link(first.c_str(), second.c_str()));
+  EXPECT_EQ(stat_of(pipe).st_nlink, 2u);
+  ASSERT_OK(::unlink(second.c_str()));
+  EXPECT_EQ(stat_of(pipe).st_nlink, 1u);
+  ASSERT_OK(::unlink(first.c_str()));
+  EXPECT_EQ(stat_of(pipe).st_nlink, 0u);
+}
+
 TEST_F(Workdir, FilesThatTheHostLetsNobodyChangeStayAsTheyAre) {
   for (const char* name : {"log", "fixed"}) write(host() / name, "host\n");
   if (!set_flag(host() / "log", FS_APPEND_FL, true) || !set_flag(host() / "fixed", FS_IMMUTABLE_FL, true))
