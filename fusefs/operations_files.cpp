@@ -205,14 +205,17 @@ std::optional<std::pair<Entry, Opened>> Operations::nameless_made_before(const R
   const auto file = id ? state_.file(*id) : std::nullopt;
   if (!file) return std::nullopt;
   auto node = nodes_.find(file->node);
-  auto status = node ? status_of(*node) : Result<struct stat>(fail(node.error()));
-  if (!status) {  // without passthrough, and it had no hidden name yet: the kernel never heard of it
+  const auto inode =
+      node ? open_inode(*node, O_PATH | O_NOFOLLOW) : Result<FileDescriptor>(fail(node.error()));
+  struct stat status {};
+  if (!inode || ::fstat(inode->get(), &status) != 0) {
+    // Without passthrough, and it had no hidden name yet: it is gone, and the kernel never heard of it.
     release(*id);
     forget(file->node, 1);
     return std::nullopt;
   }
   Handout::keep(node->id);
-  return std::pair{entry_of(*node, *status), opened_before(*id, file->node)};
+  return std::pair{entry_of(*node, status), opened_before(*id, file->node)};
 }
 
 Result<std::pair<Entry, Opened>> Operations::create_nameless(const Request& request, NodeId parent,

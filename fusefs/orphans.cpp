@@ -47,8 +47,10 @@ void Orphans::keep(NodeId id, Zone zone, int file) {
   auto folder = workspace_.open_folder();
   if (!folder) return;
   MutexLock lock(mutex_);
-  if (::linkat(file, "", folder->get(), hidden_name(id).c_str(), AT_EMPTY_PATH) == 0) kept_.insert(id.value);
-  fault_point("orphan.kept");
+  if (with_faults("orphan.keep", [&] {
+        return ::linkat(file, "", folder->get(), hidden_name(id).c_str(), AT_EMPTY_PATH);
+      }) == 0)
+    kept_.insert(id.value);
 }
 
 void Orphans::drop_unless(const std::function<bool(NodeId)>& is_open) {
