@@ -61,6 +61,13 @@ std::unordered_map<const Delta*, const Delta*> find_renames(const std::vector<De
   return renames;
 }
 
+/// Programs see a zone whether it was made on disk or not, and a restore leaves it there.
+bool is_bare_zone(const Delta& delta) {
+  const Node* const only = delta.before ? delta.before : delta.after;
+  return !(delta.before && delta.after) && only->is_directory() && only->children.empty() &&
+         delta.path.find('/') == std::string::npos;
+}
+
 /// With `has_room` false only that there is a difference.
 Result<void> add_text(const Delta& delta, const Texts& texts, bool has_room, Difference& row) {
   const auto file_of = [](const Node* node) { return node && !node->is_directory() ? node : nullptr; };
@@ -97,7 +104,7 @@ Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas,
   std::vector<Difference> rows;
   std::uint64_t text_bytes = 0;
   for (const auto& delta : deltas) {
-    if (delta.times_only) continue;
+    if (delta.times_only || is_bare_zone(delta)) continue;
     const auto rename = renames.find(&delta);
     if (rename != renames.end() && !delta.after) continue;  // told with the name that it has now
     auto path = RelPath::parse(delta.path);

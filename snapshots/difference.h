@@ -32,7 +32,7 @@ struct Texts {
 };
 
 /// Deltas as rows for people, sorted by path: renames found (the same content, and not empty), times of a
-/// directory left out where entries in it came or went. With `texts`, with text diffs; `busy` when it was
+/// directory left out where entries in it came or went, and empty zones that one side does not know. With `texts`, with text diffs; `busy` when it was
 /// told to stop.
 Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas,
                                                const Texts* texts = nullptr);

@@ -250,6 +250,10 @@ TEST_F(RestoreTest, ToBeforeTheZonesExistedAndBack) {
   const auto restored = restore(nothing);
   EXPECT_THAT(list(in("outputs")), IsEmpty());
   EXPECT_THAT(list(in("temp")), IsEmpty());
+  const auto differences =
+      store().diff(nothing.id.text(), std::nullopt, record_.source(), std::nullopt, nullptr);
+  ASSERT_TRUE(differences) << differences.error().message;
+  EXPECT_THAT(*differences, IsEmpty());
   ASSERT_TRUE(store().undo(hooks(), nullptr));
   expect_same(full, manifest());
   std::filesystem::remove_all(workspace());
