@@ -47,10 +47,11 @@ std::string spelling_of(const Option& option) {
 }
 
 std::string overview() {
-  std::string text = "okcvm " OKCVM_VERSION
-                     " - private file systems for agent sessions, with snapshots\n\n"
-                     "  okcvm VERB [ARGUMENT...] [OPTION...]\n\n"
-                     "ID is a session's id or the start of it that no other has; SNAP likewise, at least 4 digits.\n";
+  std::string text =
+      "okcvm " OKCVM_VERSION
+      " - private file systems for agent sessions, with snapshots\n\n"
+      "  okcvm VERB [ARGUMENT...] [OPTION...]\n\n"
+      "ID is a session's id or the start of it that no other has; SNAP likewise, at least 4 digits.\n";
   Group shown{};
   bool first = true;
   for (const auto& verb : verbs()) {
