@@ -31,9 +31,9 @@ struct Texts {
   Progress progress;
 };
 
-/// Deltas as rows for people, sorted by path: renames found (the same content, and not empty), times of a
-/// directory left out where entries in it came or went, and empty zones that one side does not know. With `texts`, with text diffs; `busy` when it was
-/// told to stop.
+/// Deltas as rows for people, sorted by path: renames found (the same content, and not empty); left out are
+/// times of a directory where entries in it came or went, and empty zones that one side does not know. With
+/// `texts`, with text diffs; `busy` when it was told to stop.
 Result<std::vector<Difference>> to_differences(const std::vector<Delta>& deltas,
                                                const Texts* texts = nullptr);
 
