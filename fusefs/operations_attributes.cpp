@@ -208,8 +208,6 @@ Result<Entry> Operations::set_attributes(const Request& request, NodeId id, cons
   auto file = attribute_file(*node);
   if (!file) return fail(file.error());
   if (wanted.accessed) access_order_.before_setting(id, request.unique);
-  if (wanted.modified && may_hide_stores(id))
-    kernel_.inode_now(id);  // stores before do not change what is set
   if (auto applied = apply(request, *node, (*file)->get(), wanted); !applied) return fail(applied.error());
   struct stat status {};
   if (::fstat((*file)->get(), &status) != 0) return fail_errno(errno);

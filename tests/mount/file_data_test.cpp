@@ -250,24 +250,6 @@ void set_time_back(const fs::path& path) {
   EXPECT_EQ(stat_of(path).st_mtim.tv_sec, 1000);
 }
 
-TEST_F(FileData, ATimeThatIsSetAfterAStoreStays) {
-  for (const mode_t mode : {0644, 02755}) {
-    const auto path = outputs() / "mapped";
-    write(path, std::string(4096, '.'));
-    ASSERT_OK(::chmod(path.c_str(), mode));
-    const auto file = open_file(path, O_RDWR);
-    {
-      const Mapping mapping(file, 4096, PROT_READ | PROT_WRITE, MAP_SHARED);
-      mapping.put(0, "stored");
-      set_time_back(path);
-    }
-    EXPECT_OK(::fsync(file.get()));
-    EXPECT_EQ(stat_of(path).st_mtim.tv_sec, 1000);
-    EXPECT_EQ(read(path).substr(0, 6), "stored");
-    ASSERT_OK(::unlink(path.c_str()));
-  }
-}
-
 /// Whether a store to a page of `mapping` that was not stored to before moves the file's modification time,
 /// as statx(2) tells it when that alone is asked for (ls(1) does).
 bool store_moves_time(const Mapping& mapping, std::size_t page, const fs::path& path) {
