@@ -257,11 +257,13 @@ TEST_F(References, OfLostRepliesAreGivenBack) {
                      return std::to_string(stat_of(here / "0").st_size + stat_of(here / "39").st_size);
                    },
                    ""});
+  std::vector<FileDescriptor> keep_known;  // the kernel forgets others when it likes, and when it is told to
   for (const auto& call : calls)
     for (int n = 1;; ++n) {
       SCOPED_TRACE(std::string(call.name) + " with deaths at " + std::to_string(n));
       const auto where = std::string(call.name) + std::to_string(n);
       prepare({"", ":", nullptr, ""}, outputs() / where);
+      keep_known.push_back(open_file(outputs() / where, O_PATH | O_DIRECTORY));
       for (int i = 0; i < 40; ++i)  // the kernel does not know them
         write(place_->workspace() / "outputs" / where / std::to_string(i), "x");
       const auto nodes = daemon_->ask("nodes");
