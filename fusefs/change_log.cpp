@@ -10,6 +10,7 @@
 #include <cstring>
 #include <span>
 
+#include "fusefs/session_mount.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
@@ -306,7 +307,7 @@ void ChangeLog::rest() {
   if (!config_.enabled || state.rescan || resting_exists_) return;
   const auto folder = config_.resting.parent_path();
   if (!is_ours_alone(folder)) return;
-  const auto draft = folder / ("." + config_.resting.filename().string());
+  const auto draft = draft_of_record(config_.resting);
   ::unlink(draft.c_str());
   const FileDescriptor file(
       ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));

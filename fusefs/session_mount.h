@@ -150,6 +150,12 @@ std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_
                                              const std::filesystem::path& runtime_dir,
                                              const std::function<bool(std::string_view name)>& is_ours);
 
+/// Where a record of changes that outlives its mount is written before it gets its name; a kill leaves it
+/// there.
+inline std::filesystem::path draft_of_record(const std::filesystem::path& record) {
+  return record.parent_path() / ("." + record.filename().string());
+}
+
 /// Whether a daemon that is dead left something of a session's mount in `runtime_dir`.
 bool has_left_mount(const std::filesystem::path& runtime_dir, const SessionId& id);
 

@@ -131,7 +131,7 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
   auto live = look_at_workspace(changes, true, progress);
   if (!live && live.error().code == Code::kBusy) return fail(live.error());
   if (live && wanted) {
-    auto rows = differences(**wanted, **live, true, std::nullopt, progress);
+    auto rows = differences(**wanted, **live, true, std::nullopt, {});
     if (rows)
       report.live_differences = std::move(*rows);
     else

@@ -283,10 +283,9 @@ Result<void> Sessions::put_away(const Session& session, std::vector<std::filesys
   const auto bin = config_.state_dir / "discarded";
   const auto now = "." + std::to_string(to_milliseconds(time_now())) + ".";
   if (backends_.forget_mount) backends_.forget_mount(config_.run_dir / "sessions", session.id());
-  const auto records = config_.state_dir / "changes";
-  for (const auto& place : {places.workspace, places.repository, records / session.id().text(),
-                            records / ("." + session.id().text()), snapshots::draft_of(places.workspace),
-                            snapshots::draft_of(places.repository)}) {
+  const auto record = config_.state_dir / "changes" / session.id().text();
+  for (const auto& place : {places.workspace, places.repository, record, fusefs::draft_of_record(record),
+                            snapshots::draft_of(places.workspace), snapshots::draft_of(places.repository)}) {
     const auto name = place.filename().string() + now + std::to_string(left.size());
     auto away = bin / name;
     int error = ::rename(place.c_str(), away.c_str()) != 0 ? errno : 0;
