@@ -44,12 +44,21 @@ std::vector<Mount> mounts_below(const std::string& top) {
   return found;
 }
 
-void abort_connection(const std::string& device_minor) {
-  const std::string path = std::string(kConnections) + "/" + device_minor + "/abort";
+std::string abort_file(const std::string& device_minor) {
+  return std::string(kConnections) + "/" + device_minor + "/abort";
+}
+
+bool is_connected(const std::string& device_minor) {
+  const std::string path = abort_file(device_minor);
   if (::access(kConnections, X_OK) == 0 && ::access((std::string(kConnections) + "/.").c_str(), F_OK) == 0 &&
       ::access(path.c_str(), F_OK) != 0)
     ::mount("none", kConnections, "fusectl", 0, nullptr);
-  const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  return ::access(path.c_str(), F_OK) == 0;
+}
+
+void abort_connection(const std::string& device_minor) {
+  if (!is_connected(device_minor)) return;
+  const FileDescriptor file(::open(abort_file(device_minor).c_str(), O_WRONLY | O_CLOEXEC));
   if (file && ::write(file.get(), "1", 1) != 1) std::perror("abort of a FUSE connection");
 }
 
@@ -63,12 +72,21 @@ class Guarded {
 
   void end_all() {
     for (const auto& top : tops_) end_mounts_below(top);
-    for (const auto& mount : mounts_below(""))
-      seen_.erase(mount.device_minor);  // mounted again, by someone else
+    // A number may be someone else's by now, whose mount is in the table, or soon will be.
+    forget_others();
+    if (!seen_.empty()) ::usleep(kMountingTime);
+    forget_others();
     for (const auto& device_minor : seen_) abort_connection(device_minor);
   }
 
  private:
+  static constexpr useconds_t kMountingTime = 500'000;  // in microseconds
+
+  void forget_others() {
+    for (const auto& mount : mounts_below("")) seen_.erase(mount.device_minor);
+    std::erase_if(seen_, [](const std::string& device_minor) { return !is_connected(device_minor); });
+  }
+
   std::vector<std::string> tops_;
   std::set<std::string> seen_;
 };
