@@ -166,12 +166,6 @@ void Channel::stop() {
 // -- Reading
 // --------------------------------------------------------------------------------------------------
 
-bool Channel::take_turn(Reader& reader) {
-  if (turn_.try_take()) return true;
-  reader.buffer.give_back();
-  return turn_.take();
-}
-
 /// The turn is kept until libfuse has answered: it would refuse a request that came before the handshake.
 ssize_t Channel::replay_init(Reader& reader) {
   const auto init = state_.init();
@@ -195,28 +189,42 @@ ssize_t Channel::read(Reader& reader) {
   auto wait = Wait::kNone;
   ssize_t size = -1;
   do {
-    if (!take_turn(reader)) {
-      errno = EAGAIN;
-      return -1;
+    if (!turn_.try_take()) {
+      size = before_rest(reader);
+      if (size > 0) {
+        turn_.take_one_more();
+        break;
+      }
+      reader.buffer.give_back();
+      if (!turn_.take()) {
+        errno = EAGAIN;
+        return -1;
+      }
     }
     if (replay_.exchange(false)) return replay_init(reader);
     size = read_device(reader, wait);
   } while (size < 0 && errno == EAGAIN);
   if (size < 0) {
     const int error = errno;
-    if (error == ENODEV || stopped_)
-      turn_.stop();  // unmounted: nobody needs to wait any more
-    else if (turn_.leave({.may_take_long = true}))
-      need_thread_();
-    errno = error;
-    return size;
+    size = before_rest(reader);
+    if (size == 0) {
+      if (error == ENODEV || stopped_)
+        turn_.stop();  // unmounted: nobody needs to wait any more
+      else if (turn_.leave({.may_take_long = true}))
+        need_thread_();
+      errno = error;
+      return -1;
+    }
   }
   if (header_in(reader)->opcode == FUSE_FORGET && reader.patience.count() > 0)
     size = set_forget_aside(reader);
   const auto bytes = reader.buffer.bytes().first(static_cast<std::size_t>(size));
   auto* header = header_in(reader);
   reader.serving = header->pid != 0;
-  reader.follower.follow(header->pid, wait == Wait::kAsleep);
+  if (reader.seat.has_place())
+    reader.follower.settle_on(reader.seat.processor());
+  else
+    reader.follower.follow(header->pid, wait == Wait::kAsleep);
   if (turn_.leave({header->pid, wait == Wait::kNone, may_take_long(header->opcode, syncs_at_once_)}))
     need_thread_();
   begin(reader, size);
@@ -233,6 +241,7 @@ void Channel::begin(Reader& reader, ssize_t size) {
   header->opcode = known_to_libfuse(opcode);
   Asking::begin(static_cast<std::int32_t>(header->pid));
   current() = {header, static_cast<std::size_t>(size), Clock::now(), opcode};
+  if (may_take_long(opcode, syncs_at_once_)) handover_.close(reader.seat);
 }
 
 ssize_t Channel::set_forget_aside(Reader& reader) {
@@ -260,14 +269,44 @@ ssize_t Channel::read_now(Reader& reader) {
   return ::read(device_, bytes.data(), bytes.size());
 }
 
+ssize_t Channel::look(Reader& reader) {
+  const auto buffer = reader.buffer.bytes();
+  if (turn_.is_shared())
+    handover_.open(reader.seat);
+  else
+    handover_.leave(reader.seat);
+  auto given = handover_.take(reader.seat, buffer);
+  if (given == 0) given = handover_.take_back(buffer, Handover::Age::kOverdue);
+  if (given > 0) return static_cast<ssize_t>(given);
+  ssize_t size = 0;
+  do size = read_now(reader);
+  while (size > 0 && gives_away(reader, buffer.first(static_cast<std::size_t>(size))));
+  return size;
+}
+
+bool Channel::gives_away(Reader& reader, std::span<const std::byte> request) {
+  return turn_.is_shared() && handover_.gives_away(reader.seat, header_in(reader)->pid, request);
+}
+
+ssize_t Channel::before_rest(Reader& reader) {
+  while (!handover_.leave(reader.seat))  // unless another thread takes it meanwhile
+    if (const auto given = handover_.take(reader.seat, reader.buffer.bytes()); given > 0)
+      return static_cast<ssize_t>(given);
+  if (!handover_.has_given()) return 0;
+  return static_cast<ssize_t>(handover_.take_back(reader.buffer.bytes(), Handover::Age::kAny));
+}
+
+bool Channel::has_one_for(Reader& reader) {
+  return reader.set_aside.is_there || !handover_.leave(reader.seat);
+}
+
 ssize_t Channel::read_device(Reader& reader, Wait& wait) {
-  const auto read = [&] { return read_now(reader); };
-  ssize_t size = read();
+  ssize_t size = look(reader);
   if (size >= 0 || errno != EAGAIN) return size;
   const auto since = Clock::now();
   Yielder yield;
   int looks = 0;
-  for (; size < 0 && errno == EAGAIN && !stopped_; size = read()) {
+  for (; size < 0 && errno == EAGAIN && !stopped_; size = look(reader)) {
     // While requests come one after the other the next is waited for awake; the program that makes them may
     // share this processor. When it has other things to do, we must not be in its way.
     const auto waited = Clock::now() - since;
@@ -276,6 +315,8 @@ ssize_t Channel::read_device(Reader& reader, Wait& wait) {
     if (patient) {
       wait = std::max(wait, Wait::kAwake);
       yield();
+    } else if (const ssize_t given = before_rest(reader); given > 0) {
+      return given;
     } else if (turn_.retire()) {
       reader.patience = {};
       errno = EAGAIN;

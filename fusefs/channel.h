@@ -10,6 +10,7 @@
 #include <span>
 
 #include "fusefs/cpu_follower.h"
+#include "fusefs/handover.h"
 #include "fusefs/io_buffer.h"
 #include "fusefs/protocol.h"
 #include "fusefs/reader_turn.h"
@@ -48,6 +49,7 @@ struct Reader {
   CpuFollower follower;
   std::chrono::nanoseconds patience{};  // how long it waits awake for the next request
   RequestRate rate;
+  Handover::Seat seat;
   bool serving = false;  // a program's request
   SetAside set_aside;
 };
@@ -69,6 +71,8 @@ class Channel {
   /// The size of the next request, which is then in the reader's buffer, or -1 with an errno; EAGAIN: the
   /// calling thread should end. The buffer is given back while nothing comes.
   ssize_t read(Reader& reader);
+  /// Whether the thread has a request in hand already; otherwise it is given none until it calls read().
+  bool has_one_for(Reader& reader);
   ssize_t write(std::span<const iovec> parts);
   /// Makes every reader return; the mount stays.
   void stop();
@@ -100,17 +104,22 @@ class Channel {
   /// How long a request had to be waited for.
   enum class Wait { kNone, kAwake, kAsleep };
 
-  bool take_turn(Reader& reader);
   ssize_t replay_init(Reader& reader);
   /// read(2). EAGAIN: nothing comes, and another thread waits for it too.
   ssize_t read_device(Reader& reader, Wait& wait);
   ssize_t read_now(Reader& reader);
+  /// As that, or what was given to this thread; and what it has for others is given to them.
+  ssize_t look(Reader& reader);
+  bool gives_away(Reader& reader, std::span<const std::byte> request);
+  /// The size of a request that stands in the way of resting, 0 if there is none: then none is given to the
+  /// thread any more.
+  ssize_t before_rest(Reader& reader);
   /// With a FORGET in the reader's buffer, for which no program waits, the next request instead if it comes
   /// at once.
   ssize_t set_forget_aside(Reader& reader);
   static ssize_t take_up_forget(Reader& reader);
   /// The request in the reader's buffer becomes current().
-  static void begin(Reader& reader, ssize_t size);
+  void begin(Reader& reader, ssize_t size);
   void wait_for_request();
   ssize_t answer_init(std::span<const iovec> parts);
   ssize_t answer_open(std::span<const iovec> parts, std::int32_t backing_id);
@@ -123,6 +132,7 @@ class Channel {
   std::function<void()> need_thread_;
   FileDescriptor wake_;  // eventfd(2)
   ReaderTurn turn_;
+  Handover handover_;
   std::atomic<bool> replay_;
   std::atomic<bool> replaying_{false};
   std::atomic<bool> stopped_{false};

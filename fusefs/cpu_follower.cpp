@@ -12,7 +12,13 @@
 namespace okcvm::fusefs {
 namespace {
 
-/// Field 39 of /proc/<pid>/stat, the processor last run on (proc(5)); -1 when it cannot be told.
+FileDescriptor open_status(std::uint32_t id) {
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/%u/stat", id);
+  return FileDescriptor(::open(path, O_RDONLY | O_CLOEXEC));
+}
+
+/// Field 39 of /proc/<pid>/stat.
 int processor_of(int status) {
   char buffer[1024];
   const ssize_t size = ::pread(status, buffer, sizeof buffer, 0);
@@ -42,6 +48,11 @@ const cpu_set_t& allowed_processors() {
 
 }  // namespace
 
+int processor_of_thread(std::uint32_t id) {
+  const auto status = open_status(id);
+  return status ? processor_of(status.get()) : -1;
+}
+
 CpuFollower::CpuFollower() {
   stay_on(-1);  // a thread starts with the place of the one that made it
 }
@@ -54,22 +65,27 @@ void CpuFollower::follow(std::uint32_t pid, bool slept) {
     if (streak_ >= next_look_) look();
     return;
   }
+  start_with(pid);
+  if (++strangers_ == kManyStrangers && cpu_ >= 0) stay_on(-1);
+}
+
+void CpuFollower::settle_on(int processor) {
+  if (pid_ != 0) start_with(0);
+  if (processor != cpu_) stay_on(processor);
+}
+
+void CpuFollower::start_with(std::uint32_t pid) {
   pid_ = pid;
   streak_ = 0;
   next_look_ = kFirstLook;
   pause_ = kShortestPause;
   status_.reset();
-  if (++strangers_ == kManyStrangers && cpu_ >= 0) stay_on(-1);
 }
 
 void CpuFollower::look() {
   next_look_ = streak_ + pause_;
-  if (!status_) {
-    char path[32];
-    std::snprintf(path, sizeof path, "/proc/%u/stat", pid_);
-    status_ = FileDescriptor(::open(path, O_RDONLY | O_CLOEXEC));
-    if (!status_) return;
-  }
+  if (!status_) status_ = open_status(pid_);
+  if (!status_) return;
   const int cpu = processor_of(status_.get());
   if (cpu < 0 || cpu == cpu_) return;
   stay_on(cpu);

@@ -15,10 +15,10 @@ constexpr std::chrono::milliseconds kDrowsyFrom{100};          // to be woken by
 constexpr std::chrono::seconds kSurplus{2};
 
 /// How many threads should wait for the requests of so many programs. A program and its thread share a
-/// processor; where there are more programs than processors, one thread always finds something to do.
+/// processor.
 int places_for(int programs) {
   static const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  return programs <= processors ? programs : std::max(1, processors / 2);
+  return std::min(programs, processors);
 }
 
 }  // namespace
@@ -28,6 +28,11 @@ bool ReaderTurn::try_take() {
   if (stopped_ || readers_ >= places_) return false;
   ++readers_;
   return true;
+}
+
+void ReaderTurn::take_one_more() {
+  const std::lock_guard lock(mutex_);
+  ++readers_;
 }
 
 bool ReaderTurn::take() {

@@ -28,6 +28,8 @@ class ReaderTurn {
   bool try_take();
   /// Waits for the turn; false when stopped, or when this thread was not needed for a while.
   bool take();
+  /// Takes the turn though there may be none left, for a request that is there already.
+  void take_one_more();
   /// Gives the turn back with a request in hand. Answers whether nobody is there to take it: then another
   /// thread should be started.
   bool leave(const Request& request);

@@ -36,7 +36,7 @@ void* RequestLoop::run(void* self) {
 void RequestLoop::serve() {
   CallerIdentity::keep_in_this_thread();
   Reader reader;
-  while (!fuse_session_exited(session_) || reader.set_aside.is_there) {
+  while (!fuse_session_exited(session_) || channel_.has_one_for(reader)) {
     const ssize_t size = channel_.read(reader);
     if (size < 0 && (errno == EINTR || errno == ENOENT)) continue;  // ENOENT: it was taken back meanwhile
     if (size < 0) break;  // stopped, unmounted, or not needed any more
