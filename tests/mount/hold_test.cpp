@@ -11,6 +11,7 @@
 #include <cstring>
 #include <future>
 #include <thread>
+#include <vector>
 
 #include "tests/support/mounted_session.h"
 
@@ -20,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 class Hold : public MountedSession {
  protected:
@@ -49,6 +51,35 @@ TEST_F(Hold, RequestsWaitAndThenAreAnswered) {
   hold.reset();
   EXPECT_EQ(errno_name(made.get()), "ok");
   EXPECT_TRUE(there_is(backing("outputs/made")));
+}
+
+/// Their requests are in the hands of several threads, which give them to one another, when they must wait.
+TEST_F(Hold, ManyProgramsGoOnAfterIt) {
+  constexpr int kPrograms = 6;
+  constexpr int kRounds = 150;
+  const auto program = [&](int number) {
+    const auto here = outputs() / ("program-" + std::to_string(number));
+    ASSERT_OK(::mkdir(here.c_str(), 0755));
+    for (int round = 0; round < kRounds; ++round) {
+      const auto text = std::to_string(number) + ": " + std::to_string(round);
+      write(here / "draft", text);
+      ASSERT_OK(::rename((here / "draft").c_str(), (here / "file").c_str()));
+      ASSERT_EQ(read(here / "file"), text);
+      ASSERT_OK(::mkdir((here / "directory").c_str(), 0700));
+      ASSERT_THAT(list(here), UnorderedElementsAre("directory", "file"));
+      ASSERT_OK(::rmdir((here / "directory").c_str()));
+      ASSERT_OK(::unlink((here / "file").c_str()));
+      ASSERT_FALSE(there_is(here / "file"));
+    }
+  };
+  std::vector<std::future<void>> programs;
+  for (int number = 0; number < kPrograms; ++number)
+    programs.push_back(std::async(std::launch::async, program, number));
+  for (auto& one : programs)
+    while (one.wait_for(std::chrono::milliseconds(2)) == std::future_status::timeout)
+      EXPECT_TRUE(session().driver().hold());
+  for (int number = 0; number < kPrograms; ++number)
+    EXPECT_THAT(list(backing(("outputs/program-" + std::to_string(number)).c_str())), IsEmpty());
 }
 
 TEST_F(Hold, WhatWasStoredThroughAMappingIsInTheBackingFile) {
