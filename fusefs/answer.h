@@ -3,6 +3,7 @@
 // How a request is taken up and answered: the frame of every callback in dispatch.cpp.
 
 #include <fcntl.h>
+#include <linux/capability.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "fusefs/caller_rights.h"
 #include "fusefs/channel.h"
 #include "fusefs/dispatch.h"
 #include "fusefs/handout.h"
@@ -41,11 +43,10 @@ inline Request asker(fuse_req_t request) {
   return who;
 }
 
-/// For calls in which the kernel does not say so itself: anyone but root loses a file's set-id bits by
-/// writing.
+/// For calls in which the kernel does not say so itself: only root may keep a file's set-id bits in writing.
 inline Request writer(fuse_req_t request) {
   Request who = asker(request);
-  who.kill_privileges = who.uid != 0;
+  who.kill_privileges = !has_capability(who, CAP_FSETID);
   return who;
 }
 

@@ -12,6 +12,11 @@ bool may_remove(const Caller& caller, const struct stat& directory, const struct
 
 Request request_of(const Caller& caller);
 
+/// Whether a process is in a group, as its supplementary groups go.
+bool is_in_group(const Request& request, gid_t gid);
+/// Whether the caller is root and did not give this capability up (capabilities(7)).
+bool has_capability(const Request& request, int capability);
+
 /// An error of the driver with words for a person: what to do, at the path that was asked for.
 Unexpected explained(const Error& error, const RelPath& path);
 

@@ -2,6 +2,7 @@
 
 #include <endian.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/posix_acl.h>
 #include <linux/posix_acl_xattr.h>
 #include <linux/xattr.h>
@@ -12,8 +13,8 @@
 #include <array>
 #include <climits>
 #include <cstring>
-#include <fstream>
 
+#include "fusefs/caller_rights.h"
 #include "fusefs/operations.h"
 #include "policy/fault.h"
 #include "policy/proc_path.h"
@@ -71,23 +72,12 @@ std::optional<mode_t> mode_of_acl(std::span<const char> value) {
 constexpr std::uint64_t kAttributeAbsent = 1;
 constexpr std::uint64_t kAttributePresent = 2;
 
-/// Whether a process is in a group, as its supplementary groups go (proc(5): "Groups:").
-bool is_in_group(const Request& request, gid_t gid) {
-  if (request.gid == gid) return true;
-  std::ifstream status("/proc/" + std::to_string(request.pid) + "/status");
-  for (std::string word; status >> word;) {
-    if (word != "Groups:") continue;
-    for (gid_t group; status >> group;)
-      if (group == gid) return true;
-    return false;
-  }
-  return false;
-}
-
 /// What a write by this caller leaves of a mode (setattr_should_drop_suidgid, linux/fs/attr.c).
 mode_t without_privileges(mode_t mode, gid_t gid, const Request& request) {
-  const bool drops_group = (mode & S_IXGRP) || (request.uid != 0 && !is_in_group(request, gid));
-  return mode & ~(S_ISUID | ((mode & S_ISGID) && drops_group ? S_ISGID : 0u));
+  const bool drops_group =
+      (mode & S_ISGID) &&
+      ((mode & S_IXGRP) || !(has_capability(request, CAP_FSETID) || is_in_group(request, gid)));
+  return mode & ~(S_ISUID | (drops_group ? S_ISGID : 0u));
 }
 
 }  // namespace
@@ -239,10 +229,11 @@ Result<std::optional<mode_t>> Operations::mode_to_set(const Request& request, co
   const mode_t kept = without_privileges(status.st_mode, status.st_gid, request);
   if (kept == status.st_mode) return std::nullopt;
   // The kernel asks for the same when a write clears the bits, and for a chown(2) to nobody else that a
-  // stranger may not do.
-  const bool is_strangers = request.uid != 0 && request.uid != status.st_uid;
-  if (wanted.owner_touched && is_strangers && nodes_.open_state(node.id).writers == 0)
-    return fail_errno(EPERM);
+  // stranger may not do. Whether root may chown(2) was judged by another capability.
+  const bool is_write = wanted.owner_touched && nodes_.open_state(node.id).writers > 0;
+  const bool is_roots = request.uid == 0 && (wanted.uid || wanted.gid);
+  const bool is_strangers = request.uid != status.st_uid && !has_capability(request, CAP_FOWNER);
+  if (((wanted.owner_touched && !is_write) || is_roots) && is_strangers) return fail_errno(EPERM);
   return kept;
 }
 
@@ -363,7 +354,8 @@ Result<void> Operations::set_acl(const Request& request, const Node& node, std::
   if (::fstat((*file)->get(), &status) != 0) return fail_errno(errno);
   SetAttributes wanted;
   wanted.mode = (status.st_mode & 07000) | *permissions;
-  if ((status.st_mode & S_ISGID) && request.uid != 0 && !is_in_group(request, status.st_gid))
+  if ((status.st_mode & S_ISGID) && !has_capability(request, CAP_FSETID) &&
+      !is_in_group(request, status.st_gid))
     *wanted.mode &= ~static_cast<mode_t>(S_ISGID);
   record(node, ChangeKind::kAttributes);
   auto applied = apply(request, node, (*file)->get(), wanted);

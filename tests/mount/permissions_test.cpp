@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <linux/capability.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -286,32 +287,49 @@ TEST_F(Permissions, ChangingOwnersFollowsTheRules) {
   });
 }
 
-/// Set-uid and set-gid bits after a change made by an ordinary user, and by root.
+/// Set-uid and set-gid bits after a change made by an ordinary user, by root, and by root with less rights.
 TEST_F(Permissions, SetIdBitsAreClearedAsOnAnyFileSystem) {
-  using Change = void (*)(const fs::path& file);
+  using Change = std::string (*)(const fs::path& file);
   static constexpr std::pair<const char*, Change> kChanges[] = {
-      {"write", [](const fs::path& file) { append(file, "more"); }},
-      {"truncate", [](const fs::path& file) { EXPECT_OK(::truncate(file.c_str(), 1)); }},
-      {"ftruncate", [](const fs::path& file) { EXPECT_OK(::ftruncate(open_file(file, O_WRONLY).get(), 1)); }},
-      {"open-truncate", [](const fs::path& file) { open_file(file, O_WRONLY | O_TRUNC); }},
+      {"write",
+       [](const fs::path& file) { return ANSWER_OF(::write(open_file(file, O_WRONLY).get(), "more", 4)); }},
+      {"truncate", [](const fs::path& file) { return ANSWER_OF(::truncate(file.c_str(), 1)); }},
+      {"ftruncate",
+       [](const fs::path& file) { return ANSWER_OF(::ftruncate(open_file(file, O_WRONLY).get(), 1)); }},
+      {"open-truncate",
+       [](const fs::path& file) {
+         return std::string(open_file(file, O_WRONLY | O_TRUNC) ? "ok" : "not opened");
+       }},
       {"fallocate",
-       [](const fs::path& file) { EXPECT_OK(::fallocate(open_file(file, O_WRONLY).get(), 0, 0, 9000)); }},
-      {"chown", [](const fs::path& file) { EXPECT_OK(::chown(file.c_str(), -1, kAlice.gid)); }},
-      {"chown-nothing", [](const fs::path& file) { EXPECT_OK(::chown(file.c_str(), -1, -1)); }},
-      {"utimens", [](const fs::path& file) { EXPECT_OK(::utimensat(AT_FDCWD, file.c_str(), nullptr, 0)); }},
-      {"read", [](const fs::path& file) { read(file); }},
+       [](const fs::path& file) {
+         return ANSWER_OF(::fallocate(open_file(file, O_WRONLY).get(), 0, 0, 9000));
+       }},
+      {"chown", [](const fs::path& file) { return ANSWER_OF(::chown(file.c_str(), -1, kAlice.gid)); }},
+      {"chown-nothing", [](const fs::path& file) { return ANSWER_OF(::chown(file.c_str(), -1, -1)); }},
+      {"utimens",
+       [](const fs::path& file) { return ANSWER_OF(::utimensat(AT_FDCWD, file.c_str(), nullptr, 0)); }},
+      {"read", [](const fs::path& file) { return read(file); }},
+  };
+  using As = void (*)(const std::function<void()>& body);
+  static constexpr std::pair<const char*, As> kMakers[] = {
+      {"root", [](const std::function<void()>& body) { as_user({}, body); }},
+      {"alice", [](const std::function<void()>& body) { as_user(kAlice, body); }},
+      {"root without CAP_FSETID",
+       [](const std::function<void()>& body) { as_root_without({CAP_FSETID}, body); }},
+      {"root without CAP_FOWNER",
+       [](const std::function<void()>& body) { as_root_without({CAP_FOWNER}, body); }},
   };
   expect_as_native([](const fs::path& here, std::ostream& log) {
-    for (const auto& user : {User{}, kAlice})
+    for (const auto& [maker, as] : kMakers)
       for (const auto& [name, change] : kChanges)
         for (const mode_t mode : {06777U, 04755U, 02755U, 02644U, 06666U}) {
           const auto file = here / "file";
           write(file, "content");
           ::chown(file.c_str(), kAlice.uid, kAlice.gid);
           ::chmod(file.c_str(), mode);
-          as_user(user, [&] { change(file); });
-          log << name << " by " << user.uid << " of 0" << std::oct << mode << ": 0" << mode_of(file)
-              << std::dec << "\n";
+          as([&, change = change] { log << change(file) << " "; });
+          log << name << " by " << maker << " of 0" << std::oct << mode << ": 0" << mode_of(file) << std::dec
+              << "\n";
           ::unlink(file.c_str());
         }
   });

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -73,6 +74,18 @@ void as_user(const User& user, const std::function<void()>& body) {
     if (became) body();
   }).join();
   if (!became) throw std::runtime_error("cannot act as another user");
+}
+
+void as_root_without(std::initializer_list<int> capabilities, const std::function<void()>& body) {
+  as_user({}, [&] {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> sets{};
+    if (::syscall(SYS_capget, &header, sets.data()) != 0) throw std::runtime_error("capget");
+    for (const int capability : capabilities)
+      sets.at(CAP_TO_INDEX(capability)).effective &= ~CAP_TO_MASK(capability);
+    if (::syscall(SYS_capset, &header, sets.data()) != 0) throw std::runtime_error("capset");
+    body();
+  });
 }
 
 ChildProcess::ChildProcess(const std::function<int(ChildProcess& self)>& body) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ inline const User kBob{54322, 54322, {}};
 /// Runs `body` as that user on a thread of its own (with its own umask and working directory), and waits.
 /// Failed expectations in it count.
 void as_user(const User& user, const std::function<void()>& body);
+
+/// Runs `body` as root who gave these capabilities up, as as_user() does.
+void as_root_without(std::initializer_list<int> capabilities, const std::function<void()>& body);
 
 /// Becomes that user in this process or, being raw system calls, in this thread alone.
 bool become(const User& user);
