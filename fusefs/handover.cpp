@@ -50,7 +50,7 @@ bool Handover::gives_away(Seat& seat, std::uint32_t pid, std::span<const std::by
     if (known.pid != pid) known = {.pid = pid, .requests = kFirstLook};
     look = --known.requests == 0;
     if (look) known.requests = kBetweenLooks;
-    given = give(seat, known.processor, request);
+    given = give(seat, known, request);
   }
   if (look) {
     const int processor = processor_of_thread(pid);
@@ -60,7 +60,8 @@ bool Handover::gives_away(Seat& seat, std::uint32_t pid, std::span<const std::by
   return given;
 }
 
-bool Handover::give(Seat& from, int processor, std::span<const std::byte> request) {
+bool Handover::give(Seat& from, const Caller& caller, std::span<const std::byte> request) {
+  const int processor = caller.processor;
   if (processor < 0) return false;
   const auto there = std::find_if(seats_.begin(), seats_.end(),
                                   [=](const Seat* one) { return one->processor_ == processor; });
@@ -75,6 +76,7 @@ bool Handover::give(Seat& from, int processor, std::span<const std::byte> reques
   std::memcpy(to.request_.data(), request.data(), request.size());
   to.size_ = request.size();
   to.given_at_ = Clock::now();
+  to.program_ = caller.pid;
   to.state_ = Seat::State::kGiven;
   ++given_;
   return true;
@@ -93,7 +95,9 @@ std::size_t Handover::take_back(std::span<std::byte> buffer, Age age) {
   const auto left = std::find_if(seats_.begin(), seats_.end(), [&](const Seat* seat) {
     return seat->state_ == Seat::State::kGiven && seat->given_at_ <= latest;
   });
-  return left == seats_.end() ? 0 : taken(**left, buffer);
+  if (left == seats_.end()) return 0;
+  caller((*left)->program_) = {};
+  return taken(**left, buffer);
 }
 
 std::size_t Handover::taken(Seat& seat, std::span<std::byte> buffer) {

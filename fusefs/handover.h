@@ -32,6 +32,7 @@ class Handover {
     int processor_ = -1;  // changed by its own thread alone
     std::atomic<State> state_{State::kClosed};
     std::chrono::steady_clock::time_point given_at_;
+    std::uint32_t program_ = 0;
     std::size_t size_ = 0;
     std::array<std::byte, kRoom> request_;  // of which `size_` bytes mean something
   };
@@ -52,8 +53,9 @@ class Handover {
   bool gives_away(Seat& seat, std::uint32_t pid, std::span<const std::byte> request) EXCLUDES(mutex_);
   /// The size of the request that was given to the seat, now in `buffer`; 0 if there is none.
   std::size_t take(Seat& seat, std::span<std::byte> buffer) EXCLUDES(mutex_);
-  /// As that, of any seat, whose thread did not come for it yet. Whoever waits for requests looks here for
-  /// what is overdue, and before it rests for any: nothing that was given away is left alone.
+  /// As that, of any seat, whose thread did not come for it yet: its processor, where the program may not be
+  /// any more, has other things to do. Whoever waits for requests looks here for what is overdue, and before
+  /// it rests for any: nothing that was given away is left alone.
   std::size_t take_back(std::span<std::byte> buffer, Age age) EXCLUDES(mutex_);
   /// Whether take() or take_back() would find one for somebody.
   bool has_given() const { return given_ > 0; }
@@ -66,7 +68,7 @@ class Handover {
   };
 
   Caller& caller(std::uint32_t pid) REQUIRES(mutex_) { return callers_[pid % callers_.size()]; }
-  bool give(Seat& from, int processor, std::span<const std::byte> request) REQUIRES(mutex_);
+  bool give(Seat& from, const Caller& caller, std::span<const std::byte> request) REQUIRES(mutex_);
   std::size_t taken(Seat& seat, std::span<std::byte> buffer) REQUIRES(mutex_);
 
   Mutex mutex_;
