@@ -225,8 +225,9 @@ ssize_t Channel::read(Reader& reader) {
     reader.follower.settle_on(reader.seat.processor());
   else
     reader.follower.follow(header->pid, wait == Wait::kAsleep);
-  if (turn_.leave({header->pid, wait == Wait::kNone, may_take_long(header->opcode, syncs_at_once_)}))
-    need_thread_();
+  const bool is_long = may_take_long(header->opcode, syncs_at_once_);
+  if (is_long) handover_.close(reader.seat);
+  if (turn_.leave({header->pid, wait == Wait::kNone, is_long})) need_thread_();
   begin(reader, size);
   if (header->pid && reader.rate.is_high_at(current().started))
     Wakefulness::instance().extend(current().started);
@@ -241,7 +242,6 @@ void Channel::begin(Reader& reader, ssize_t size) {
   header->opcode = known_to_libfuse(opcode);
   Asking::begin(static_cast<std::int32_t>(header->pid));
   current() = {header, static_cast<std::size_t>(size), Clock::now(), opcode};
-  if (may_take_long(opcode, syncs_at_once_)) handover_.close(reader.seat);
 }
 
 ssize_t Channel::set_forget_aside(Reader& reader) {
@@ -250,7 +250,7 @@ ssize_t Channel::set_forget_aside(Reader& reader) {
   aside.is_there = true;
   const auto until = Clock::now() + kSetAside;
   do {
-    const ssize_t next = read_now(reader);
+    const ssize_t next = look(reader);
     if (next >= 0) return next;
     if (errno != EAGAIN) break;
   } while (Clock::now() < until);

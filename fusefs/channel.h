@@ -119,7 +119,7 @@ class Channel {
   ssize_t set_forget_aside(Reader& reader);
   static ssize_t take_up_forget(Reader& reader);
   /// The request in the reader's buffer becomes current().
-  void begin(Reader& reader, ssize_t size);
+  static void begin(Reader& reader, ssize_t size);
   void wait_for_request();
   ssize_t answer_init(std::span<const iovec> parts);
   ssize_t answer_open(std::span<const iovec> parts, std::int32_t backing_id);

@@ -226,14 +226,16 @@ Result<std::optional<mode_t>> Operations::mode_to_set(const Request& request, co
   struct stat status {};
   if (::fstat(file, &status) != 0) return fail_errno(errno);
   if (S_ISDIR(status.st_mode) || !(status.st_mode & (S_ISUID | S_ISGID))) return std::nullopt;
+  if (request.unless_capable && has_capability(request, CAP_FSETID)) return std::nullopt;
   const mode_t kept = without_privileges(status.st_mode, status.st_gid, request);
   if (kept == status.st_mode) return std::nullopt;
   // The kernel asks for the same when a write clears the bits, and for a chown(2) to nobody else that a
   // stranger may not do. Whether root may chown(2) was judged by another capability.
-  const bool is_write = wanted.owner_touched && nodes_.open_state(node.id).writers > 0;
-  const bool is_roots = request.uid == 0 && (wanted.uid || wanted.gid);
-  const bool is_strangers = request.uid != status.st_uid && !has_capability(request, CAP_FOWNER);
-  if (((wanted.owner_touched && !is_write) || is_roots) && is_strangers) return fail_errno(EPERM);
+  const bool is_nobodys_chown = wanted.owner_touched && nodes_.open_state(node.id).writers == 0;
+  const bool is_roots_chown = request.uid == 0 && (wanted.uid || wanted.gid);
+  if ((is_nobodys_chown || is_roots_chown) && request.uid != status.st_uid &&
+      !has_capability(request, CAP_FOWNER))
+    return fail_errno(EPERM);
   return kept;
 }
 

@@ -96,7 +96,8 @@ struct Request {
   bool may_have_run = false;
   std::uint64_t noted = 0;  // then: the last fact that daemon noted of it (SessionState::Change)
   bool kill_privileges =
-      false;  // the kernel asks to clear set-uid and set-gid bits (FUSE_HANDLE_KILLPRIV_V2)
+      false;                    // the kernel asks to clear set-uid and set-gid bits (FUSE_HANDLE_KILLPRIV_V2)
+  bool unless_capable = false;  // but only of who may not keep them (CAP_FSETID)
   std::uint64_t* fact = nullptr;
 
   /// Notes what the next daemon needs to know of this request, should this one die now.
