@@ -136,28 +136,15 @@ TEST_P(Programs, WorkInASandboxThatBindsTheSessionElsewhere) {
   if (!have_program(GetParam().needs)) GTEST_SKIP() << "no " << GetParam().needs;
   if (!have_program("bwrap")) GTEST_SKIP() << "no bwrap";
   const auto bound = [&](const fs::path& directory) {
-    return run({.arguments = {"bwrap",
-                              "--ro-bind",
-                              "/",
-                              "/",
-                              "--dev",
-                              "/dev",
-                              "--proc",
-                              "/proc",
-                              "--tmpfs",
-                              "/tmp",
-                              "--bind",
-                              directory.string(),
-                              "/tmp/work",
-                              "--ro-bind",
-                              (session().scratch() / "source").string(),
-                              "/tmp/source",
-                              "--unshare-all",
-                              "--chdir",
-                              "/tmp/work",
-                              "/bin/sh",
-                              "-ec",
-                              GetParam().script},
+    std::vector<std::string> arguments = {"bwrap", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"};
+    // Not all of /: bwrap fails where a mount anywhere below what it binds goes away at that moment.
+    for (const std::string system : {"/usr", "/bin", "/lib", "/lib64", "/etc"})
+      arguments.insert(arguments.end(), {"--ro-bind-try", system, system});
+    arguments.insert(
+        arguments.end(),
+        {"--bind", directory.string(), "/tmp/work", "--ro-bind", (session().scratch() / "source").string(),
+         "/tmp/source", "--unshare-all", "--chdir", "/tmp/work", "/bin/sh", "-ec", GetParam().script});
+    return run({.arguments = std::move(arguments),
                 .user = kAlice,
                 .environment = environment("/tmp/source", "/tmp/work")});
   };
