@@ -88,6 +88,7 @@ std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
   static const std::string no_name(NAME_MAX + 1, '?');
   const std::string& name = notice.then ? no_name : notice.name;
   if (name.empty()) return inode_message(notice.node, 0);
+  if (notice.manner == Manner::kLookUp) return look_up_message(mount_point_, name);
   fuse_notify_inval_entry_out out{};
   out.parent = notice.node.value;
   out.namelen = static_cast<std::uint32_t>(name.size());

@@ -39,6 +39,7 @@ class Notifier final : public Invalidator {
   void renamed(NodeId parent, const std::string& name) override {
     push({parent, name, Manner::kExpireOrDrop});
   }
+  void look_up(const RelPath& path) override { push({kRootNode, path.text(), Manner::kLookUp}); }
   void inode(NodeId id) override { push({id, {}, Manner::kDrop}); }
   /// Waits as drain() does.
   void inodes_now(std::span<const NodeId> ids) override;
@@ -60,11 +61,11 @@ class Notifier final : public Invalidator {
  private:
   static constexpr std::chrono::seconds kPatience{2};
   static constexpr std::size_t kMostLate = 8;
-  /// What becomes of a name; the second of the two is for a kernel that cannot let it expire.
-  enum class Manner : std::uint8_t { kDrop, kExpireOrNothing, kExpireOrDrop };
+  /// What becomes of a name; the second of two is for a kernel that cannot let it expire.
+  enum class Manner : std::uint8_t { kDrop, kExpireOrNothing, kExpireOrDrop, kLookUp };
   struct Notice {
     NodeId node;
-    std::string name;  // empty: the inode itself
+    std::string name;  // empty: the inode itself; a path from the root, to be looked up
     Manner manner;
     std::function<void()> then = {};  // after_changes_in()
   };

@@ -84,6 +84,9 @@ class Invalidator {
   /// A directory that has this name for the kernel has another by now, under which it finds it when that is
   /// looked up: until then, who stands in it goes on there.
   virtual void renamed(NodeId parent, const std::string& name) = 0;
+  /// Has the kernel look for what stands at a path, once it was told what was asked for before: it learns
+  /// that a directory which it knew by another name is there now.
+  virtual void look_up(const RelPath& path) = 0;
   /// Attributes, and all pages: data, listing or link text.
   virtual void inode(NodeId id) = 0;
   /// The same, done when it returns: that waits for the answers to READs and READLINKs of it under way.
@@ -134,6 +137,11 @@ class Operations {
   void forget(NodeId id, std::uint64_t count);
   /// The node that the kernel knows by this very name, if what stands there now seems to be the same inode.
   std::optional<NodeId> known_at(NodeId parent, const char* name);
+  /// A directory at this name that was moved there behind the kernel's back goes on as the node that it was:
+  /// true, and the kernel is to look it up here. To be called while requests are held back, before it is
+  /// looked up. Where it came from a less deep place it becomes another node: the kernel would still follow
+  /// links in it from there.
+  bool take_in(NodeId parent, const char* name);
   Result<std::string> read_link(NodeId id);
   /// The same for the kernel, which may still have the link where it stood before a rename: ESTALE has it
   /// look again.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <linux/openat2.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -29,6 +30,9 @@ namespace {
 int teller = -1;  // the socket to it; open as long as this process lives
 pid_t teller_pid = -1;
 bool mounts_are_kept = false;
+
+// In place of a notice's code: it is look_up_message()'s, and not for the kernel.
+constexpr std::int32_t kLookUp = -1;
 
 template <typename Call>
 ssize_t again(Call call) {  // and again, while signals come between
@@ -150,6 +154,15 @@ struct ServedLine {
   ::_exit(0);
 }
 
+/// Nothing is followed that a user may have put there: no link, no mount of his.
+void look_up(const char* mount_point, const char* path) {
+  const FileDescriptor top(::open(mount_point, O_PATH | O_DIRECTORY | O_CLOEXEC));
+  open_how how{};
+  how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV;
+  const FileDescriptor found(static_cast<int>(::syscall(SYS_openat2, top.get(), path, &how, sizeof how)));
+}
+
 /// It never says anything here. Its end closes a line a moment sooner than this.
 bool has_ended() {
   constexpr int kMomentMilliseconds = 200;
@@ -159,12 +172,28 @@ bool has_ended() {
 
 }  // namespace
 
+std::vector<std::byte> look_up_message(const std::string& mount_point, const std::string& path) {
+  fuse_out_header header{};
+  header.error = kLookUp;
+  header.len = static_cast<std::uint32_t>(sizeof header + mount_point.size() + 1 + path.size() + 1);
+  std::vector<std::byte> bytes(header.len);  // each text ends with a NUL
+  std::memcpy(bytes.data(), &header, sizeof header);
+  std::memcpy(bytes.data() + sizeof header, mount_point.data(), mount_point.size());
+  std::memcpy(bytes.data() + sizeof header + mount_point.size() + 1, path.data(), path.size());
+  return bytes;
+}
+
 void write_notices(int device, std::span<const std::byte> notices) {
   fuse_out_header header;
   while (notices.size() >= sizeof header) {
     std::memcpy(&header, notices.data(), sizeof header);
     if (header.len < sizeof header || header.len > notices.size()) return;
-    [[maybe_unused]] const auto written = ::write(device, notices.data(), header.len);
+    if (header.error == kLookUp) {
+      const auto* mount_point = reinterpret_cast<const char*>(notices.data() + sizeof header);
+      look_up(mount_point, mount_point + std::strlen(mount_point) + 1);
+    } else {
+      [[maybe_unused]] const auto written = ::write(device, notices.data(), header.len);
+    }
     notices = notices.subspan(header.len);
   }
 }

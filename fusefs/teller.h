@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
@@ -51,6 +52,9 @@ class Teller final {
   };
   static constexpr std::size_t kMost = 16 << 10;
 };
+
+/// What can stand among notices: has a path looked up in the mount at `mount_point`, as programs do that.
+std::vector<std::byte> look_up_message(const std::string& mount_point, const std::string& path);
 
 /// Writes notices one after the other. ENOENT and the like are no errors: the kernel does not know what it
 /// should forget.
