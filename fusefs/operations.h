@@ -137,11 +137,9 @@ class Operations {
   void forget(NodeId id, std::uint64_t count);
   /// The node that the kernel knows by this very name, if what stands there now seems to be the same inode.
   std::optional<NodeId> known_at(NodeId parent, const char* name);
-  /// A directory at this name that was moved there behind the kernel's back goes on as the node that it was:
-  /// true, and the kernel is to look it up here. To be called while requests are held back, before it is
-  /// looked up. Where it came from a less deep place it becomes another node: the kernel would still follow
-  /// links in it from there.
-  bool take_in(NodeId parent, const char* name);
+  /// Whether a directory stands at this name that the kernel knows by another one in the same directory: it
+  /// was renamed behind the kernel's back. To be asked before it is looked up here.
+  bool is_known_otherwise(NodeId parent, const char* name);
   Result<std::string> read_link(NodeId id);
   /// The same for the kernel, which may still have the link where it stood before a rename: ESTALE has it
   /// look again.

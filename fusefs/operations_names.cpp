@@ -246,28 +246,13 @@ std::optional<NodeId> Operations::known_at(NodeId parent, const char* name) {
   return id;
 }
 
-bool Operations::take_in(NodeId parent, const char* name) {
-  const auto place = directories_.open(parent);
+bool Operations::is_known_otherwise(NodeId parent, const char* name) {
   struct stat status {};
-  if (!place || rule_of((*place)->zone).changes_underneath || (*place)->look_at(name, status) != 0 ||
-      !S_ISDIR(status.st_mode))
-    return false;
-  const InodeKey key{(*place)->volume, status.st_ino};
-  const auto id = nodes_.id_of(key);
+  const auto place = directories_.open(parent);
+  if (!place || (*place)->look_at(name, status) != 0 || !S_ISDIR(status.st_mode)) return false;
+  const auto id = nodes_.id_of({(*place)->volume, status.st_ino});
   const auto node = id ? nodes_.find(*id) : Result<Node>(fail_errno(ENOENT));
-  const auto volume = workspace_.volume(key.volume);
-  if (!node || !volume || !volume->leads_to(node->handle, (*place)->file.get(), name)) return false;
-  if (node->parent == parent) return node->name != name;
-  const auto former_depth = nodes_.depth(node->parent);
-  const auto depth = nodes_.depth(parent);
-  if (!former_depth || !depth || *depth > *former_depth) {
-    nodes_.part_with(*id);
-    return false;
-  }
-  nodes_.moved(key, parent, (*place)->zone, name);
-  if (*depth < *former_depth)
-    for (const NodeId link : nodes_.links_from(*id)) kernel_.inode(link);
-  return true;
+  return node && node->parent == parent && node->name != name;
 }
 
 // -- Links

@@ -429,7 +429,7 @@ void PathFiles::tell_kernel(const std::vector<RelPath>& changed) {
   Walk walk(operations_);  // to where the last one was found
   walk.entries.push_back(*root);
   std::optional<Placed> missing;
-  std::vector<RelPath> moved;  // directories that the kernel knows by another name
+  std::vector<RelPath> renamed;  // directories that the kernel knows by another name
   for (const RelPath& path : changed) {
     if (path.is_root()) continue;
     if (path.depth() == 1) {
@@ -444,17 +444,17 @@ void PathFiles::tell_kernel(const std::vector<RelPath>& changed) {
     while (walk.names.size() > shared) walk.pop();
     while (walk.names.size() + 1 < parts.size()) {
       Name name = *Name::parse(parts[walk.names.size()]);
-      if (operations_.take_in(walk.last().id, name.c_str())) moved.push_back(walk.path() / name);
+      if (operations_.is_known_otherwise(walk.last().id, name.c_str())) renamed.push_back(walk.path() / name);
       if (!step_down(walk, std::move(name))) break;
     }
     Placed placed{walk.last().id, *Name::parse(parts[walk.names.size()])};
     const bool is_there = walk.names.size() + 1 == parts.size();
     // What is below a name that is no directory any more is covered by that name's own notice.
     if (!is_there && missing == placed) continue;
-    if (tell_kernel(placed)) moved.push_back(walk.path() / placed.name);
+    if (tell_kernel(placed)) renamed.push_back(walk.path() / placed.name);
     if (!is_there) missing = std::move(placed);
   }
-  for (const auto& path : moved) kernel_.look_up(path);
+  for (const auto& path : renamed) kernel_.look_up(path);
 }
 
 bool PathFiles::step_down(Walk& walk, Name name) {
@@ -472,7 +472,7 @@ bool PathFiles::tell_kernel(const Placed& placed) {
   const NodeId directory = placed.directory;
   const std::string& name = placed.name.text();
   const auto known = operations_.known_at(directory, name.c_str());
-  const bool was_moved = !known && operations_.take_in(directory, name.c_str());
+  const bool was_renamed = !known && operations_.is_known_otherwise(directory, name.c_str());
   auto entry = operations_.look_up_unlocked(directory, name.c_str());
   // What is still the same inode keeps its name: a process may have it as its working directory. If it is
   // only ourselves who know it, the kernel may take the name for free.
@@ -487,7 +487,7 @@ bool PathFiles::tell_kernel(const Placed& placed) {
     operations_.forget(entry->id, 1);
   }
   kernel_.inode(directory);
-  return was_moved;
+  return was_renamed;
 }
 
 }  // namespace okcvm::fusefs

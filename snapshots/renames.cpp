@@ -5,7 +5,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "policy/symlink_rule.h"
 #include "snapshots/path_text.h"
 
 namespace okcvm::snapshots {
@@ -32,21 +31,6 @@ bool is_zone(const Delta& delta) {
 
 bool is_beside(const Delta& one, const Delta& other) {
   return parent_of(one.path) == parent_of(other.path);
-}
-
-/// Of the entry at a path: how many directories it is in, below the session root.
-std::size_t depth_of(const std::string& path) {
-  return static_cast<std::size_t>(std::count(path.begin(), path.end(), '/'));
-}
-
-bool is_deeper(const Delta& one, const Delta& other) {
-  return depth_of(one.path) > depth_of(other.path);
-}
-
-/// Whether the link at a path, with this text, would stay in the session. An absolute one does wherever it
-/// is.
-bool is_contained_at(const std::string& path, const std::string& text) {
-  return text.starts_with('/') || link_is_contained(text, {depth_of(path), {}, {}});
 }
 
 /// Pairs what went with what came.
@@ -119,17 +103,17 @@ class Pairing final {
         vote(*known->second, *child);
     }
     const Delta* best = nullptr;
-    const Delta* best_fit = nullptr;
+    const Delta* best_beside = nullptr;
     for (const auto& [gone, count] : votes) {
       if (count * 2 < voters) continue;
       const auto is_better = [&, path = gone->path, number = count](const Delta* than) {
         return !than || std::pair(votes.at(than), path) < std::pair(number, than->path);
       };
       if (is_better(best)) best = gone;
-      if (!is_deeper(came, *gone) && is_better(best_fit)) best_fit = gone;
+      if (is_beside(*gone, came) && is_better(best_beside)) best_beside = gone;
     }
     if (best) most_alike_.emplace(came.after, best);
-    if (best_fit) alike_fits_.emplace(came.after, best_fit);
+    if (best_beside) alike_beside_.emplace(came.after, best_beside);
   }
 
   const Delta* source_of(const Delta& came) {
@@ -138,18 +122,15 @@ class Pairing final {
       Deltas& gone = alike->second;
       while (!gone.empty() && is_used(*gone.back())) gone.pop_back();
       const auto last = gone.rbegin() + static_cast<std::ptrdiff_t>(std::min(gone.size(), kTooCommon));
-      const auto is_best = [&](const Delta* candidate) {
+      const auto best = std::find_if(gone.rbegin(), last, [&](const Delta* candidate) {
         return (is_directory ? is_beside(*candidate, came) : candidate->before->name == came.after->name) &&
                !is_used(*candidate);
-      };
-      const auto is_good = [&](const Delta* candidate) {
-        return !(is_directory && is_deeper(came, *candidate)) && !is_used(*candidate);
-      };
-      if (const auto best = std::find_if(gone.rbegin(), last, is_best); best != last) return *best;
-      if (const auto good = std::find_if(gone.rbegin(), last, is_good); good != last) return *good;
+      });
+      if (best != last) return *best;
+      if (!is_directory && !gone.empty()) return gone.back();
     }
-    const auto known = alike_fits_.find(came.after);
-    return known == alike_fits_.end() || is_used(*known->second) ? nullptr : known->second;
+    const auto known = alike_beside_.find(came.after);
+    return known == alike_beside_.end() || is_used(*known->second) ? nullptr : known->second;
   }
 
   /// It, or something above or in it, was paired.
@@ -160,30 +141,7 @@ class Pairing final {
   Result<bool> is_fit(const Delta& from, const Delta& to) {
     if (is_zone(from) || live_.left_out().find(to.path) || !live_.left_out().tree(from.path).empty())
       return false;
-    if (to.after->is_directory() && is_deeper(from, to))
-      if (auto contained = links_are_contained(*from.before, to.path); !contained || !*contained)
-        return contained;
     return has_place(parent_of(to.path));
-  }
-
-  /// Whether every link in a directory of the live tree stays in the session when that stands at `path`.
-  Result<bool> links_are_contained(Node& directory, const std::string& path) {
-    std::vector<std::pair<Node*, std::string>> directories{{&directory, path}};
-    while (!directories.empty()) {
-      const auto [top, top_path] = std::move(directories.back());
-      directories.pop_back();
-      if (auto loaded = live_.load(*top); !loaded) return fail(loaded.error());
-      for (const auto& child : top->children) {
-        std::string child_path = below(top_path, child->name);
-        if (child->type == NodeType::kLink) {
-          const auto text = live_.text_of(*child);
-          if (!text || !is_contained_at(child_path, *text)) return false;
-        } else if (child->is_directory()) {
-          directories.emplace_back(child.get(), std::move(child_path));
-        }
-      }
-    }
-    return true;
   }
 
   /// Whether this is a directory of the live tree, or can be made one.
@@ -204,10 +162,10 @@ class Pairing final {
   const std::vector<Delta>& deltas_;
   std::unordered_map<std::string, Deltas> gone_;  // by likeness; the last path first
   std::unordered_map<const Node*, const Delta*> gone_directories_;
-  std::unordered_map<const Node*, const Delta*> most_alike_;  // of directories that came, which went
-  std::unordered_map<const Node*, const Delta*> alike_fits_;  // the same of those that may come there
-  Nodes used_, above_used_;                                   // what went and was paired
-  Nodes goals_;                                               // what came and was
+  std::unordered_map<const Node*, const Delta*> most_alike_;    // of directories that came, which went
+  std::unordered_map<const Node*, const Delta*> alike_beside_;  // the same in the same directory
+  Nodes used_, above_used_;                                     // what went and was paired
+  Nodes goals_;                                                 // what came and was
   std::unordered_map<std::string, bool> places_;
 };
 

@@ -155,12 +155,6 @@ Result<Totals> Tree::count(Node& node) const {
   return sum;
 }
 
-std::optional<std::string> Tree::text_of(const Node& link) const {
-  if (!repository_ || !repository_->contains(link.content)) return std::nullopt;
-  auto text = repository_->read(link.content, ObjectKind::kBlob);
-  return text ? std::optional(std::move(*text)) : std::nullopt;
-}
-
 Result<void> Tree::forget(Node& node) {
   auto sum = count(node);
   if (!sum) return fail(sum.error());

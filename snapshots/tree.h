@@ -2,8 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 #include <string_view>
 
 #include "policy/error.h"
@@ -50,8 +48,6 @@ class Tree final {
   Result<void> load(Node& directory) const;
   /// The node of a path, or null.
   Result<Node*> find(const RelPath& path) const;
-  /// The text of a link, if its object is stored and sound.
-  std::optional<std::string> text_of(const Node& link) const;
   /// Takes a node and all below it out of the totals and lists. The node itself is the caller's to remove.
   Result<void> forget(Node& node);
   /// A node, with all below it, on its way to another name.

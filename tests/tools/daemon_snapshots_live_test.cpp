@@ -219,46 +219,6 @@ TEST_F(LiveSnapshots, RestoredUnderWhoStandsInARenamedDirectory) {
   EXPECT_FALSE(std::filesystem::exists(in("outputs/p")));
 }
 
-TEST_F(LiveSnapshots, RestoredUnderWhoStandsInADirectoryThatWentElsewhere) {
-  std::filesystem::create_directories(in("outputs/p/sub"));
-  write(in("outputs/p/sub/f"), "old");
-  write(in("outputs/p/log"), "log\n");
-  const std::string first = snapshot("first");
-  std::filesystem::create_directories(in("temp/backup/today"));
-  std::filesystem::rename(in("outputs/p"), in("temp/backup/today/q"));
-  write(in("temp/backup/today/q/sub/f"), "new");
-  write(in("temp/backup/today/q/sub/later"), "x");
-  ASSERT_EQ(::symlink("f", in("temp/backup/today/q/sub/link").c_str()), 0);
-  const auto log = open_file(in("temp/backup/today/q/log"), O_WRONLY | O_APPEND);
-  std::thread([&] {
-    ASSERT_EQ(::unshare(CLONE_FS), 0);
-    ASSERT_EQ(::chdir(in("temp/backup/today/q/sub").c_str()), 0);
-    EXPECT_EQ(read("link"), "new");
-    const ino_t before = stat_of(".").st_ino;
-    post("restore", {{"snapshot", first}});
-    EXPECT_EQ(std::filesystem::current_path(), in("outputs/p/sub"));
-    EXPECT_EQ(read("f"), "old");
-    EXPECT_EQ(::access("later", F_OK), -1);
-    write("made", "here");
-    EXPECT_EQ(stat_of(".").st_ino, before);
-    EXPECT_EQ(stat_of("..").st_ino, stat_of(in("outputs/p")).st_ino);
-    write_all(log, "more\n");
-    const std::string second = snapshot("second");
-    EXPECT_EQ(git("show " + second + ":workspace/outputs/p/sub/made"), "here");
-    EXPECT_EQ(git("show " + second + ":workspace/outputs/p/log"), "log\nmore\n");
-    EXPECT_EQ(read(in("outputs/p/sub/made")), "here");
-    EXPECT_EQ(list(in("outputs/p")), (std::vector<std::string>{"log", "sub"}));
-    EXPECT_FALSE(std::filesystem::exists(in("temp/backup")));
-    std::filesystem::rename(in("outputs/p"), in("uploads/p"));
-    EXPECT_EQ(std::filesystem::current_path(), in("uploads/p/sub"));
-    const std::string third = snapshot("third");
-    EXPECT_EQ(git("show " + third + ":workspace/uploads/p/sub/made"), "here");
-    EXPECT_EQ(ask("GET", "/v1/sessions/s1/verify").json()["ok"], true);
-  }).join();
-  post("undo");
-  EXPECT_EQ(read(in("temp/backup/today/q/sub/f")), "new");
-}
-
 TEST_F(LiveSnapshots, RestoredUnderAFileThatWentToAnotherDirectory) {
   std::filesystem::create_directories(in("outputs/p/sub"));
   write(in("outputs/p/sub/log"), "log\n");
