@@ -386,7 +386,7 @@ void MountedSession::tell_everything() {
   for (const NodeId id : directories) add_names_in(id, paths);
   const auto late = notifier_.times_late();
   hold()->invalidate(paths);
-  for (const NodeId id : directories)
+  for (const NodeId id : directories)  // where they are by now
     if (const auto node = nodes_.find(id))
       if (const auto path = operations_.path_of(*node)) notifier_.look_up(*path);
   forget_names();

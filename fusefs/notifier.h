@@ -61,7 +61,7 @@ class Notifier final : public Invalidator {
  private:
   static constexpr std::chrono::seconds kPatience{2};
   static constexpr std::size_t kMostLate = 8;
-  /// What becomes of a name; the second of two is for a kernel that cannot let it expire.
+  /// What becomes of a name; what comes after the "Or" is for a kernel that cannot let it expire.
   enum class Manner : std::uint8_t { kDrop, kExpireOrNothing, kExpireOrDrop, kLookUp };
   struct Notice {
     NodeId node;

@@ -135,11 +135,10 @@ class Operations {
   /// end.
   void listed(NodeId id, bool from_start, std::uint32_t names) { nodes_.listed(id, from_start, names); }
   void forget(NodeId id, std::uint64_t count);
-  /// The node that the kernel knows by this very name, if what stands there now seems to be the same inode.
-  std::optional<NodeId> known_at(NodeId parent, const char* name);
-  /// Whether a directory stands at this name that the kernel knows by another one in the same directory: it
-  /// was renamed behind the kernel's back. To be asked before it is looked up here.
-  bool is_known_otherwise(NodeId parent, const char* name);
+  /// What seems to be the node of the inode at a name now, if it is known in this directory: by that name, or
+  /// by one that it had before it was renamed behind the kernel's back. To be asked before it is looked up
+  /// here.
+  std::optional<Node> known_in(NodeId parent, const char* name);
   Result<std::string> read_link(NodeId id);
   /// The same for the kernel, which may still have the link where it stood before a rename: ESTALE has it
   /// look again.

@@ -235,24 +235,15 @@ void Operations::forget(NodeId id, std::uint64_t count) {
   if (const auto volume = workspace_.volume(forgotten.key.volume)) volume->unpin(forgotten.key.inode);
 }
 
-std::optional<NodeId> Operations::known_at(NodeId parent, const char* name) {
+std::optional<Node> Operations::known_in(NodeId parent, const char* name) {
   struct stat status {};
   auto directory = directories_.open(parent);
   if (!directory || (*directory)->look_at(name, status) != 0) return std::nullopt;
   const auto id = nodes_.id_of({(*directory)->volume, status.st_ino});
   if (!id) return std::nullopt;
   auto node = nodes_.find(*id);
-  if (!node || node->parent != parent || (!node->name.empty() && node->name != name)) return std::nullopt;
-  return id;
-}
-
-bool Operations::is_known_otherwise(NodeId parent, const char* name) {
-  struct stat status {};
-  const auto place = directories_.open(parent);
-  if (!place || (*place)->look_at(name, status) != 0 || !S_ISDIR(status.st_mode)) return false;
-  const auto id = nodes_.id_of({(*place)->volume, status.st_ino});
-  const auto node = id ? nodes_.find(*id) : Result<Node>(fail_errno(ENOENT));
-  return node && node->parent == parent && node->name != name;
+  if (!node || node->parent != parent) return std::nullopt;
+  return std::move(*node);
 }
 
 // -- Links

@@ -13,6 +13,11 @@
 namespace okcvm::fusefs {
 namespace {
 
+/// Whether a directory with this name was known by another one. The table keeps short names only.
+bool is_renamed(const std::optional<Node>& known, const std::string& name) {
+  return known && known->is_directory() && known->name != name;
+}
+
 constexpr int kMaxLinks = 40;  // as the kernel, path_resolution(7)
 
 Unexpected not_found(const RelPath& path) {
@@ -444,7 +449,8 @@ void PathFiles::tell_kernel(const std::vector<RelPath>& changed) {
     while (walk.names.size() > shared) walk.pop();
     while (walk.names.size() + 1 < parts.size()) {
       Name name = *Name::parse(parts[walk.names.size()]);
-      if (operations_.is_known_otherwise(walk.last().id, name.c_str())) renamed.push_back(walk.path() / name);
+      if (is_renamed(operations_.known_in(walk.last().id, name.c_str()), name.text()))
+        renamed.push_back(walk.path() / name);
       if (!step_down(walk, std::move(name))) break;
     }
     Placed placed{walk.last().id, *Name::parse(parts[walk.names.size()])};
@@ -471,12 +477,12 @@ bool PathFiles::step_down(Walk& walk, Name name) {
 bool PathFiles::tell_kernel(const Placed& placed) {
   const NodeId directory = placed.directory;
   const std::string& name = placed.name.text();
-  const auto known = operations_.known_at(directory, name.c_str());
-  const bool was_renamed = !known && operations_.is_known_otherwise(directory, name.c_str());
+  const auto known = operations_.known_in(directory, name.c_str());
+  const bool has_name = known && (known->name.empty() || known->name == name);
   auto entry = operations_.look_up_unlocked(directory, name.c_str());
   // What is still the same inode keeps its name: a process may have it as its working directory. If it is
   // only ourselves who know it, the kernel may take the name for free.
-  if (known && entry && entry->id == *known)
+  if (has_name && entry && entry->id == known->id)
     kernel_.expire(directory, name);
   else if (operations_.has_another_name(directory, name))
     kernel_.renamed(directory, name);
@@ -487,7 +493,7 @@ bool PathFiles::tell_kernel(const Placed& placed) {
     operations_.forget(entry->id, 1);
   }
   kernel_.inode(directory);
-  return was_renamed;
+  return is_renamed(known, name);
 }
 
 }  // namespace okcvm::fusefs

@@ -13,10 +13,10 @@
 
 namespace okcvm::fusefs {
 
-/// Writes notices to /dev/fuse. The kernel may have to wait for a lock then (of a directory, of a page) that
-/// somebody holds who waits for an answer of the daemon's, and nothing ends that wait, no signal either: a
-/// daemon that is killed meanwhile would not be gone, nobody would start the next one, and its answer would
-/// never come. So this is done by a process of its own, which nobody waits for.
+/// Writes notices to /dev/fuse, and looks names up. The kernel may have to wait for a lock then (of a
+/// directory, of a page) that somebody holds who waits for an answer of the daemon's, and nothing ends that
+/// wait, no signal either: a daemon that is killed meanwhile would not be gone, nobody would start the next
+/// one, and its answer would never come. So this is done by a process of its own, which nobody waits for.
 class Teller final {
  public:
   /// Starts that process; it ends with the caller's. To be called once, before the program has a second

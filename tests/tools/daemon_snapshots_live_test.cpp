@@ -255,26 +255,6 @@ TEST_F(LiveSnapshots, RestoredADirectoryIsNowhereDeeperThanTheKernelBelieves) {
   EXPECT_EQ(list(in("outputs/x/y/a")), std::vector<std::string>{"f"});
 }
 
-/// The kernel keeps the texts of links, which were judged where they stood.
-TEST_F(LiveSnapshots, RestoredADirectoryTakesNoLinkAlongThatWouldLeadOut) {
-  std::filesystem::create_directories(in("outputs/a"));
-  write(in("outputs/a/f"), "x");
-  write(root_ / "mnt/secret", "the host's");
-  const std::string first = snapshot("first");
-  std::filesystem::create_directories(in("outputs/x/y"));
-  std::filesystem::rename(in("outputs/a"), in("outputs/x/y/a"));
-  write(in("outputs/secret"), "the session's");
-  ASSERT_EQ(::symlink("../../../secret", in("outputs/x/y/a/link").c_str()), 0);
-  std::thread([&] {
-    ASSERT_EQ(::unshare(CLONE_FS), 0);
-    ASSERT_EQ(::chdir(in("outputs/x/y/a").c_str()), 0);
-    EXPECT_EQ(read("link"), "the session's");
-    post("restore", {{"snapshot", first}});
-    EXPECT_EQ(::open("link", O_RDONLY | O_CLOEXEC), -1);
-  }).join();
-  EXPECT_EQ(list(in("outputs/a")), std::vector<std::string>{"f"});
-}
-
 TEST_F(LiveSnapshots, HaveLabelsOfManyLines) {
   std::string label = "\"first\"\n\n'second' \\ $(third)\n";
   while (label.size() < 64 << 10) label += "line\t\"" + std::to_string(label.size()) + "\"\n";
