@@ -95,8 +95,8 @@ TEST_F(ServiceFiles, ScriptsAreGoodShell) {
     EXPECT_EQ(run("sh -n " OKCVM_SOURCE "/" + std::string(script)).output, "") << script;
 }
 
-TEST_F(ServiceFiles, ManualPagesOfTheDaemonHaveItsOptionsAndAreClean) {
-  for (const std::string page : {"okcvmd.8", "okcvmd.conf.5"}) {
+TEST_F(ServiceFiles, ManualPagesNameTheDaemonsOptionsAndAreClean) {
+  for (const std::string page : {"okcvmd.8", "okcvmd.conf.5", "okcvm-fs.7"}) {
     ASSERT_EQ(
         run(OKCVM_SOURCE "/tools/man/fill_in_options.sh " OKCVMD_PROGRAM " " OKCVM_SOURCE "/tools/man/" +
             page + ".in 1.2.3 > " + page)

@@ -128,6 +128,7 @@ okcvm read demo outputs/report.md | less
 .SH SEE ALSO
 .BR okcvmd (8),
 .BR okcvmd.conf (5),
+.BR okcvm\-fs (7),
 .BR git (1)
 )";
 

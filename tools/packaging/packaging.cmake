@@ -18,7 +18,7 @@ foreach(shell bash zsh fish)
 endforeach()
 add_custom_command(OUTPUT ${GENERATED}/okcvm.1 COMMAND okcvm help --man > ${GENERATED}/okcvm.1 DEPENDS okcvm VERBATIM)
 list(APPEND GENERATED_FILES ${GENERATED}/okcvm.1)
-foreach(page okcvmd.8 okcvmd.conf.5 okcvmd.conf)
+foreach(page okcvmd.8 okcvmd.conf.5 okcvm-fs.7 okcvmd.conf)
   add_custom_command(
     OUTPUT ${GENERATED}/${page}
     COMMAND ${CMAKE_SOURCE_DIR}/tools/man/fill_in_options.sh $<TARGET_FILE:okcvmd>
@@ -45,6 +45,7 @@ install(CODE "if(NOT EXISTS \$ENV{DESTDIR}/etc/okcvm/okcvmd.conf)
 install(FILES ${GENERATED}/okcvm.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${GENERATED}/okcvmd.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
 install(FILES ${GENERATED}/okcvmd.conf.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
+install(FILES ${GENERATED}/okcvm-fs.7 DESTINATION ${CMAKE_INSTALL_MANDIR}/man7)
 install(FILES ${GENERATED}/okcvm.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME okcvm)
 install(FILES ${GENERATED}/okcvm.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _okcvm)
 install(FILES ${GENERATED}/okcvm.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
