@@ -205,10 +205,10 @@ bool Backings::is_mapped(NodeId id, int file) {
   return false;
 }
 
-std::shared_ptr<FileDescriptor> Backings::file(NodeId id, bool for_writing) const {
+std::shared_ptr<FileDescriptor> Backings::file(NodeId id, Access access) const {
   MutexLock lock(mutex_);
   const auto found = files_.find(id.value);
-  if (found == files_.end() || (for_writing && !found->second.can_write)) return nullptr;
+  if (found == files_.end() || (access == Access::kWrite && !found->second.can_write)) return nullptr;
   return found->second.file;
 }
 

@@ -38,6 +38,7 @@ class Backings {
     std::shared_ptr<FileDescriptor> file;  // then the file itself
     FileDescriptor not_needed;             // to be closed when there is time
   };
+  enum class Access : std::uint8_t { kRead, kWrite };
   enum class Purpose : std::uint8_t {
     kPass,   // to be passed through; answered with no descriptor where that may not be
     kServe,  // to be read and written from here
@@ -51,7 +52,7 @@ class Backings {
   OpenState closed(NodeId id, int flags) EXCLUDES(mutex_);
 
   /// The file of an inode that is open without passthrough; null if there is none that serves.
-  std::shared_ptr<FileDescriptor> file(NodeId id, bool for_writing) const EXCLUDES(mutex_);
+  std::shared_ptr<FileDescriptor> file(NodeId id, Access access) const EXCLUDES(mutex_);
   /// It is held from now on, in place of what was; but not one for reading alone while there are writers.
   void remember_file(NodeId id, std::shared_ptr<FileDescriptor> file) EXCLUDES(mutex_);
 

@@ -98,14 +98,15 @@ Result<ChangeLog> ChangeLog::open(Config config) {
   bool is_new = false;
   auto region = SharedRegion::open(config.live, kHeaderSize + kMaxLog, is_new);
   if (!region) return fail(region.error());
-  if (config.adopt && is_new) return fail_errno(EUCLEAN, "the change record of the session is missing");
-  if (!config.adopt) region->clear();
+  if (config.start == Start::kTakeOver && is_new)
+    return fail_errno(EUCLEAN, "the change record of the session is missing");
+  if (config.start == Start::kAnew) region->clear();
   if (auto ready = region->reserve(kHeaderSize); !ready) return fail(ready.error());
 
   ChangeLog log(std::move(config), std::move(*region));
   Header& header = log.header();
   MutexLock lock(log.mutex_);
-  if (log.config_.adopt) {
+  if (log.config_.start == Start::kTakeOver) {
     if (header.magic != kMagic || header.end < header.start || header.start < header.base ||
         header.end - header.base > kMaxLog)
       return fail_errno(EUCLEAN, "the change record of the session is damaged");

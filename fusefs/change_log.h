@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "fusefs/shared_region.h"
+#include "fusefs/types.h"
 #include "policy/change_set.h"
 #include "policy/thread_annotations.h"
 
@@ -24,7 +25,7 @@ class ChangeLog {
     std::filesystem::path live;     // in the run directory
     std::filesystem::path resting;  // in the state directory
     bool enabled = true;
-    bool adopt = false;             // take over what a dead daemon left at `live`
+    Start start = Start::kAnew;     // of `live`
     bool workspace_exists = false;  // without any log, an existing workspace has unknown changes
   };
   static Result<ChangeLog> open(Config config);

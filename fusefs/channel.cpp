@@ -139,15 +139,15 @@ class Yielder {
 
 }  // namespace
 
-Channel::Channel(int device, SessionState& state, bool allow_passthrough, bool replay,
+Channel::Channel(int device, SessionState& state, Passthrough passthrough, Start start,
                  std::function<void()> ready, std::function<void()> need_thread)
     : device_(device),
       state_(state),
-      allow_passthrough_(allow_passthrough),
+      allow_passthrough_(passthrough == Passthrough::kAuto),
       ready_(std::move(ready)),
       need_thread_(std::move(need_thread)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      replay_(replay) {
+      replay_(start == Start::kTakeOver) {
   ::fcntl(device_, F_SETFL, ::fcntl(device_, F_GETFL) | O_NONBLOCK);
 }
 

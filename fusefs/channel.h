@@ -59,10 +59,10 @@ struct Reader {
 /// after a take-over; polls the device for a moment before sleeping; counts. Thread-safe.
 class Channel {
  public:
-  /// `replay`: the kernel's side is already set up; hand libfuse the recorded handshake first.
+  /// After a take-over the kernel's side is set up: libfuse is handed the recorded handshake first.
   /// `ready` is called once, when the handshake is done; `need_thread` when a request is in hand and no
   /// thread waits for the next one.
-  Channel(int device, SessionState& state, bool allow_passthrough, bool replay, std::function<void()> ready,
+  Channel(int device, SessionState& state, Passthrough passthrough, Start start, std::function<void()> ready,
           std::function<void()> need_thread);
 
   /// Before it is read from: whether fsync(2) has nothing to wait for.

@@ -14,8 +14,8 @@ constexpr int kFlags = O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
 
 }  // namespace
 
-GoingNames::GoingNames(std::filesystem::path path, bool adopt) : path_(std::move(path)) {
-  if (!adopt) ::unlink(path_.c_str());
+GoingNames::GoingNames(std::filesystem::path path, Start start) : path_(std::move(path)) {
+  if (start == Start::kAnew) ::unlink(path_.c_str());
   file_ = FileDescriptor(::open(path_.c_str(), kFlags));
   struct stat status {};
   if (file_ && ::fstat(file_.get(), &status) == 0) size_ = static_cast<std::size_t>(status.st_size);

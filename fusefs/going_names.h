@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "fusefs/types.h"
 #include "policy/file_descriptor.h"
 #include "policy/rel_path.h"
 
@@ -15,8 +16,8 @@ namespace okcvm::fusefs {
 class GoingNames final {
  public:
   GoingNames() = default;
-  /// None, or with `adopt` what the last daemon noted. The file is there while there are any.
-  GoingNames(std::filesystem::path path, bool adopt);
+  /// None, or after a take-over what the last daemon noted. The file is there while there are any.
+  GoingNames(std::filesystem::path path, Start start);
 
   /// The root, for a name that has no path.
   void note(const RelPath& path);

@@ -34,8 +34,12 @@ void Asking::begin(std::int32_t thread) {
   current() = {thread, changes_so_far.load()};
 }
 
-void KernelKnowledge::set_attributes(std::uint32_t slot, bool told) {
-  set(attributes_, slot, told);
+void KernelKnowledge::set_attributes(std::uint32_t slot) {
+  set(attributes_, slot, true);
+}
+
+void KernelKnowledge::forget_attributes(std::uint32_t slot) {
+  set(attributes_, slot, false);
 }
 
 bool KernelKnowledge::may_leave_out(std::uint32_t slot) {
@@ -63,7 +67,7 @@ bool KernelKnowledge::tell(std::uint32_t slot) {
 }
 
 bool KernelKnowledge::changed(std::uint32_t slot) {
-  set_attributes(slot, false);
+  forget_attributes(slot);
   Telling& told = telling(slot);
   const std::int32_t thread = Asking::current().thread;
   const bool only_this_thread = told.to == kNobody || (told.to == thread && thread != kUnknown);
@@ -72,7 +76,7 @@ bool KernelKnowledge::changed(std::uint32_t slot) {
 }
 
 void KernelKnowledge::is_new(std::uint32_t slot) {
-  set_attributes(slot, false);
+  forget_attributes(slot);
   set(left_out_, slot, false);
   telling(slot) = {kNobody, 0};
 }

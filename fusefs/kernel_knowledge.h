@@ -23,7 +23,9 @@ struct Asking {
 /// thread-safe.
 class KernelKnowledge {
  public:
-  void set_attributes(std::uint32_t slot, bool told);
+  /// It has its attributes, or may have.
+  void set_attributes(std::uint32_t slot);
+  void forget_attributes(std::uint32_t slot);
   bool has_attributes(std::uint32_t slot) const { return slot < attributes_.size() && attributes_[slot]; }
   /// A listing comes to the name of an inode that the kernel knows. Answers whether its attributes may be
   /// left out: it has them, or who lists directories lately did not ask for those that were left out.

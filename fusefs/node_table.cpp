@@ -43,20 +43,21 @@ OpenState open_state_of(const NodeRecord& row) {
 
 }  // namespace
 
-Result<NodeTable> NodeTable::open(const std::filesystem::path& path, bool adopt) {
+Result<NodeTable> NodeTable::open(const std::filesystem::path& path, Start start) {
   bool is_new = false;
   auto region = SharedRegion::open(path, kHeaderSize + std::size_t{kMaxNodes} * sizeof(NodeRecord), is_new);
   if (!region) return fail(region.error());
-  if (adopt && is_new) return fail_errno(EUCLEAN, "the run-time state of the session is missing");
-  if (!adopt && !is_new) region->clear();
+  if (start == Start::kTakeOver && is_new)
+    return fail_errno(EUCLEAN, "the run-time state of the session is missing");
+  if (start == Start::kAnew && !is_new) region->clear();
   if (auto ready = region->reserve(kHeaderSize + kFirstFreeSlot * sizeof(NodeRecord)); !ready)
     return fail(ready.error());
 
   TableHeader& header = header_of(*region);
-  if (adopt && (header.magic != kMagic || header.record_size != sizeof(NodeRecord) ||
-                header.next_slot < kFirstFreeSlot || header.next_slot > kMaxNodes))
+  if (start == Start::kTakeOver && (header.magic != kMagic || header.record_size != sizeof(NodeRecord) ||
+                                    header.next_slot < kFirstFreeSlot || header.next_slot > kMaxNodes))
     return fail_errno(EUCLEAN, "the run-time state of the session is of another version or damaged");
-  if (!adopt) {
+  if (start == Start::kAnew) {
     std::memset(region->data(), 0, kHeaderSize + kFirstFreeSlot * sizeof(NodeRecord));
     header.record_size = sizeof(NodeRecord);
     header.next_slot = kFirstFreeSlot;
@@ -314,7 +315,10 @@ Told NodeTable::told(NodeId id, bool has_one_name) {
   const NodeRecord* row = live_record(id);
   if (!row) return {};
   const bool may_be_kept = kernel_.tell(id.slot());
-  kernel_.set_attributes(id.slot(), may_be_kept && has_one_name && row->writers == 0 && row->mappers == 0);
+  if (may_be_kept && has_one_name && row->writers == 0 && row->mappers == 0)
+    kernel_.set_attributes(id.slot());
+  else
+    kernel_.forget_attributes(id.slot());
   return {open_state_of(*row), may_be_kept};
 }
 
@@ -337,12 +341,12 @@ void NodeTable::listed(NodeId directory, bool from_start, std::uint32_t names) {
   MutexLock lock(mutex_);
   if (!live_record(directory)) return;
   kernel_.listed(directory, from_start, names);
-  kernel_.set_attributes(directory.slot(), false);  // its access time moves
+  kernel_.forget_attributes(directory.slot());  // its access time moves
 }
 
 void NodeTable::not_told(NodeId id) {
   MutexLock lock(mutex_);
-  if (live_record(id)) kernel_.set_attributes(id.slot(), false);
+  if (live_record(id)) kernel_.forget_attributes(id.slot());
 }
 
 std::optional<NodeId> NodeTable::outdated(NodeId id) {
@@ -364,7 +368,7 @@ OpenState NodeTable::opened(NodeId id, int flags) {
   MutexLock lock(mutex_);
   NodeRecord* row = live_record(id);
   if (!row) return {};
-  kernel_.set_attributes(id.slot(), false);
+  kernel_.forget_attributes(id.slot());
   ++row->opens;
   const int access = flags & O_ACCMODE;
   const bool outlives_close = row->backing_id && !rule_of(row->zone).changes_underneath;

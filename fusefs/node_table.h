@@ -58,9 +58,9 @@ class NodeTable {
  public:
   static constexpr std::uint32_t kMaxNodes = 16u << 20;
 
-  /// `adopt` keeps what a dead daemon left at `path`; otherwise the table starts empty but for the fixed
-  /// nodes. EUCLEAN if what is there is not a table of this version.
-  static Result<NodeTable> open(const std::filesystem::path& path, bool adopt);
+  /// Anew the table starts empty but for the fixed nodes; EUCLEAN if what there is to be taken over is not a
+  /// table of this version.
+  static Result<NodeTable> open(const std::filesystem::path& path, Start start);
 
   NodeTable(NodeTable&&) noexcept;
   ~NodeTable();

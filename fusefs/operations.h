@@ -120,15 +120,20 @@ class Operations {
   Operations(Config config, Workspace& workspace, NodeTable& nodes, ChangeLog& changes, SessionState& state,
              Backings& backings, Invalidator& kernel);
 
+  /// Whether the directory that a name is looked up in is locked meanwhile, as it is by the kernel; else the
+  /// name may be given to another file.
+  enum class Lock : std::uint8_t { kHeld, kNotHeld };
+  using Access = Backings::Access;
+
   // -- Names (operations_names.cpp)
   // --------------------------------------------------------------------------
-  Result<Entry> look_up(NodeId parent, const char* name) { return look_up(parent, name, true); }
-  /// The same for who has not, as the kernel has, locked the directory: the name may be given to another file
-  /// meanwhile.
-  Result<Entry> look_up_unlocked(NodeId parent, const char* name) { return look_up(parent, name, false); }
+  Result<Entry> look_up(NodeId parent, const char* name) { return look_up(parent, name, Lock::kHeld); }
+  Result<Entry> look_up_unlocked(NodeId parent, const char* name) {
+    return look_up(parent, name, Lock::kNotHeld);
+  }
   /// As look_up, where the name has just been listed in an open directory, or made and is still `opened`.
   Result<Entry> look_up_in(const Directory& directory, const char* name, int opened = -1,
-                           bool is_locked = true);
+                           Lock lock = Lock::kHeld);
   /// NodeTable::may_leave_out
   bool may_leave_out(const Directory& directory, const ListedName& row);
   /// Notes that the kernel is given so many names of a listing, from its start or on from there; none at its
@@ -270,7 +275,7 @@ class Operations {
   Entry metadata_entry();
   Result<Entry> zone_entry(Zone zone);
   Result<Entry> skill_entry(const char* name);
-  Result<Entry> look_up(NodeId parent, const char* name, bool is_locked);
+  Result<Entry> look_up(NodeId parent, const char* name, Lock lock);
   Result<struct stat> status_of(const Node& node);
   Result<Entry> current_entry(const Node& node);
   /// The kernel has it give way if the host changed the directory since, as its status tells.
@@ -388,7 +393,7 @@ class Operations {
   /// For reading and writing; one that may only be written to at its end (chattr +a), for that.
   Result<FileDescriptor> open_writable(const Node& node);
   /// The descriptor that reads and writes of an inode go through while it is open without passthrough.
-  Result<std::shared_ptr<FileDescriptor>> data_file(const Node& node, bool for_writing);
+  Result<std::shared_ptr<FileDescriptor>> data_file(const Node& node, Access access);
   /// To be called when the last writer of an inode is gone: from now on that descriptor only reads.
   void hold_for_reading(NodeId id);
 

@@ -67,11 +67,11 @@ Result<FileDescriptor> Operations::open_writable(const Node& node) {
   return file;
 }
 
-Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, bool for_writing) {
-  if (auto held = backings_.file(node.id, for_writing)) return held;
-  auto file = for_writing ? open_writable(node) : open_backing(node, O_RDONLY);
+Result<std::shared_ptr<FileDescriptor>> Operations::data_file(const Node& node, Access access) {
+  if (auto held = backings_.file(node.id, access)) return held;
+  auto file = access == Access::kWrite ? open_writable(node) : open_backing(node, O_RDONLY);
   if (!file && file.error().errno_value == EWOULDBLOCK)  // read(2) and write(2) cannot say so
-    file = open_inode(node, (for_writing ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NOCTTY);
+    file = open_inode(node, (access == Access::kWrite ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NOCTTY);
   if (!file) return fail(file.error());
   auto shared = std::make_shared<FileDescriptor>(std::move(*file));
   // After a take-over an open file has no descriptor here until it is used. Files passed through stay
@@ -287,7 +287,7 @@ Result<std::size_t> Operations::read(const Request& request, NodeId id, std::spa
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   const AccessOrder::Read read(access_order_, id, request.unique);
-  auto file = data_file(*node, false);
+  auto file = data_file(*node, Access::kRead);
   if (!file) return fail(file.error());
   FileDescriptor quiet;
   if (read.is_late())
@@ -311,7 +311,7 @@ Result<std::size_t> Operations::write(const Request& request, NodeId id, std::sp
   if (!node) return fail(node.error());
   // Where the host can write, too, the kernel does not know where the end is.
   const bool at_end = (flags & O_APPEND) && rule_of(node->zone).changes_underneath;
-  auto file = data_file(*node, true);
+  auto file = data_file(*node, Access::kWrite);
   if (!file) return fail(file.error());
   std::size_t done =
       at_end && request.may_have_run ? appended_before((*file)->get(), request.noted, from) : 0;
@@ -336,7 +336,7 @@ std::uint64_t Operations::append_fact(NodeId id, int flags) {
   if (!(flags & O_APPEND)) return 0;
   const auto node = nodes_.find(id);
   if (!node || !rule_of(node->zone).changes_underneath) return 0;
-  const auto file = data_file(*node, true);
+  const auto file = data_file(*node, Access::kWrite);
   struct stat status {};
   if (!file || ::fstat((*file)->get(), &status) != 0) return 0;
   return static_cast<std::uint64_t>(status.st_size) + 1;
@@ -355,7 +355,7 @@ Result<void> Operations::sync(NodeId id, bool data_only) {
   }
   if (id == kMetadataNode) return {};
   auto file = Result<std::shared_ptr<FileDescriptor>>(backings_.attribute_file(id));
-  if (!*file) file = data_file(*node, false);
+  if (!*file) file = data_file(*node, Access::kRead);
   if (!file) return fail(file.error());
   if ((data_only ? ::fdatasync((*file)->get()) : ::fsync((*file)->get())) != 0) return fail_errno(errno);
   return {};
@@ -364,7 +364,7 @@ Result<void> Operations::sync(NodeId id, bool data_only) {
 Result<void> Operations::allocate(const Request& request, NodeId id, int mode, off_t offset, off_t length) {
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
-  auto file = data_file(*node, true);
+  auto file = data_file(*node, Access::kWrite);
   if (!file) return fail(file.error());
   if (with_faults("backing.allocate", [&] { return ::fallocate((*file)->get(), mode, offset, length); }) != 0)
     return fail_errno(errno);
@@ -413,8 +413,8 @@ Result<std::size_t> Operations::copy_range(const Request& request, NodeId from, 
   auto target = nodes_.find(to);
   if (!source) return fail(source.error());
   if (!target) return fail(target.error());
-  auto input = data_file(*source, false);
-  auto output = data_file(*target, true);
+  auto input = data_file(*source, Access::kRead);
+  auto output = data_file(*target, Access::kWrite);
   if (!input) return fail(input.error());
   if (!output) return fail(output.error());
   constexpr std::size_t kMostCopied =

@@ -159,7 +159,7 @@ Result<Entry> Operations::skill_entry(const char* name) {
 // -- Lookup
 // ---------------------------------------------------------------------------------------------------
 
-Result<Entry> Operations::look_up(NodeId parent, const char* name, bool is_locked) {
+Result<Entry> Operations::look_up(NodeId parent, const char* name, Lock lock) {
   if (std::strlen(name) > NAME_MAX) return fail_errno(ENAMETOOLONG);
   if (parent == kRootNode) {
     if (name == kMetadataFile) return metadata_entry();
@@ -172,18 +172,17 @@ Result<Entry> Operations::look_up(NodeId parent, const char* name, bool is_locke
   auto directory = directories_.open(parent);
   if (!directory && directory.error().errno_value == ENOENT) return Entry{{}, {}, kManagedSeconds, 0};
   if (!directory) return fail(directory.error());
-  auto entry = look_up_in(**directory, name, -1, is_locked);
+  auto entry = look_up_in(**directory, name, -1, lock);
   if (!entry && entry.error().errno_value == ENOENT)
     return Entry{{}, {}, rule_of((*directory)->zone).changes_underneath ? 0 : kManagedSeconds, 0};
   return entry;
 }
 
-Result<Entry> Operations::look_up_in(const Directory& directory, const char* name, int opened,
-                                     bool is_locked) {
+Result<Entry> Operations::look_up_in(const Directory& directory, const char* name, int opened, Lock lock) {
   const Gate::Pass pass(moves_);  // what is found stands there until that is noted
   const bool shared = rule_of(directory.zone).changes_underneath;
   FileDescriptor held;
-  if ((shared || !is_locked) && opened < 0) {
+  if ((shared || lock == Lock::kNotHeld) && opened < 0) {
     // The name may be another file's from one call to the next: hold on to the file, then look at it.
     held = directory.hold(name);
     if (!held) return fail_errno(errno);  // EXDEV: a mount inside the workdir is not entered

@@ -23,7 +23,7 @@ std::string hidden_name(NodeId id) {
 
 }  // namespace
 
-void Orphans::start(bool adopt) {
+void Orphans::start(Start start) {
   auto folder = workspace_.open_folder();
   if (!folder) return;
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(folder->get()), ::closedir);
@@ -35,7 +35,7 @@ void Orphans::start(bool adopt) {
     std::uint64_t id = 0;
     if (!name.starts_with(kPrefix)) continue;
     std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), id);
-    if (adopt)
+    if (start == Start::kTakeOver)
       kept_.insert(id);
     else
       ::unlinkat(directory, row->d_name, 0);

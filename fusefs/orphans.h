@@ -16,8 +16,8 @@ class Orphans {
  public:
   explicit Orphans(Workspace& workspace) : workspace_(workspace) {}
 
-  /// `adopt`: those that a dead daemon kept are still wanted; else they are removed.
-  void start(bool adopt) EXCLUDES(mutex_);
+  /// Those that a dead daemon kept are still wanted after a take-over; else they are removed.
+  void start(Start start) EXCLUDES(mutex_);
   /// To be called before the last name goes. `file` is open on the inode (O_PATH). Without a place for a
   /// hidden name (the workdir) nothing is kept.
   void keep(NodeId id, Zone zone, int file) EXCLUDES(mutex_);

@@ -133,18 +133,19 @@ bool is_handshake(std::span<const std::byte> request) {
 }  // namespace
 
 Result<SessionState> SessionState::open(const std::filesystem::path& path, const std::filesystem::path& going,
-                                        bool adopt) {
+                                        Start start) {
   bool is_new = false;
   auto region = SharedRegion::open(path, kRegionSize, is_new);
   if (!region) return fail(region.error());
-  if (adopt && is_new) return fail_errno(EUCLEAN, "the run-time state of the session is missing");
-  if (!adopt) region->clear();
+  if (start == Start::kTakeOver && is_new)
+    return fail_errno(EUCLEAN, "the run-time state of the session is missing");
+  if (start == Start::kAnew) region->clear();
   if (auto ready = region->reserve(sizeof(StateHeader)); !ready) return fail(ready.error());
   SessionState state(std::move(*region));
   StateHeader& header = state.header();
   MutexLock lock(state.mutex_);
-  state.going_ = GoingNames(going, adopt);
-  if (!adopt) {
+  state.going_ = GoingNames(going, start);
+  if (start == Start::kAnew) {
     std::memset(static_cast<void*>(&header), 0, sizeof header);
     header.magic = kMagic;
     return state;

@@ -32,9 +32,9 @@ class SessionState {
   static constexpr std::size_t kChanges = 64;      // that can be under way at once
   static constexpr std::size_t kReferences = 513;  // noted of one
 
-  /// EUCLEAN when `adopt` is set and what is there is not usable.
+  /// EUCLEAN when what is there to be taken over is not usable.
   static Result<SessionState> open(const std::filesystem::path& path, const std::filesystem::path& going,
-                                   bool adopt);
+                                   Start start);
   SessionState(SessionState&&) noexcept;
 
   // -- Handshake --------------------------------------------------------------------------------------------

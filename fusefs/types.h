@@ -67,6 +67,9 @@ struct InodeKey {
   friend bool operator==(const InodeKey&, const InodeKey&) = default;
 };
 
+/// How a mount begins: anew, or with what a dead daemon left of it.
+enum class Start : std::uint8_t { kAnew, kTakeOver };
+
 /// A copy of what the node table knows about one inode.
 struct Node {
   NodeId id;

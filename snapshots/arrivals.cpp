@@ -16,21 +16,21 @@ class Arrivals final {
 
   void note(const Delta& delta) {
     if (delta.after->is_directory())
-      directory(*delta.after, delta.path, delta.shallow);
+      directory(*delta.after, delta.path, delta.extent);
     else if (const auto parent = disk_.open_directory(parent_of(delta.path)))
       file(*delta.after, parent->get(), delta.path);
   }
 
  private:
-  void directory(Node& node, const std::string& path, bool shallow) {
+  void directory(Node& node, const std::string& path, Extent extent) {
     auto fd = disk_.open_directory(path);
     if (!fd || !after_.load(node)) return;
     if (const auto identity = identity_of(fd->get())) index_.saw_folder(path, *identity);
-    if (shallow) return;
+    if (extent == Extent::kAlone) return;
     for (const auto& child : node.children) file(*child, fd->get(), below(path, child->name));
     fd->reset();  // so that a deep tree needs no more than one descriptor
     for (const auto& child : node.children)
-      if (child->is_directory()) directory(*child, below(path, child->name), false);
+      if (child->is_directory()) directory(*child, below(path, child->name), extent);
   }
 
   void file(const Node& node, int parent, const std::string& path) {

@@ -103,7 +103,8 @@ Result<void> Batch::publish(const Oid& commit) {
   if (!pack) return fail(pack.error());
   const auto text = intent(commit, pack->value_or(Oid{}));
   if (!text) return fail(text.error());
-  if (auto kept = replace_file(repository_->own_folder(), kIntent, *text, false); !kept) return kept;
+  if (auto kept = replace_file(repository_->own_folder(), kIntent, *text, Durability::kLater); !kept)
+    return kept;
   if (auto in = bring_in(pack->value_or(Oid{})); !in) {
     const Error failed = in.error();
     // The ref was not moved: this removes what had come in already.

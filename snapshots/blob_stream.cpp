@@ -73,13 +73,23 @@ class LooseFile final {
     return {};
   }
 
-  Result<void> add(std::string_view bytes, bool last) {
+  Result<void> add(std::string_view bytes) { return deflated(bytes, Z_NO_FLUSH); }
+
+  Result<void> close() {
+    if (auto ended = deflated({}, Z_FINISH); !ended) return ended;
+    fault_point("blob.fsync");
+    if (::fsync(file_.get()) != 0) return fail_errno(errno, kWhat);
+    return {};
+  }
+
+ private:
+  Result<void> deflated(std::string_view bytes, int flush) {
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
     stream_.avail_in = static_cast<uInt>(bytes.size());
     while (true) {
       stream_.next_out = reinterpret_cast<Bytef*>(buffer_.data());
       stream_.avail_out = static_cast<uInt>(buffer_.size());
-      const int status = deflate(&stream_, last ? Z_FINISH : Z_NO_FLUSH);
+      const int status = deflate(&stream_, flush);
       if (status == Z_STREAM_ERROR) return fail_errno(EIO, kWhat);
       const std::size_t made = buffer_.size() - stream_.avail_out;
       if (made > 0) {
@@ -87,18 +97,10 @@ class LooseFile final {
         if (const int injected = fault_error("blob.write")) return fail_errno(injected, kWhat);
         if (auto written = write_all(file_.get(), {buffer_.data(), made}, kWhat); !written) return written;
       }
-      if (status == Z_STREAM_END || (!last && stream_.avail_out > 0)) return {};
+      if (status == Z_STREAM_END || (flush != Z_FINISH && stream_.avail_out > 0)) return {};
     }
   }
 
-  Result<void> close() {
-    if (auto ended = add({}, true); !ended) return ended;
-    fault_point("blob.fsync");
-    if (::fsync(file_.get()) != 0) return fail_errno(errno, kWhat);
-    return {};
-  }
-
- private:
   z_stream stream_{};
   bool ready_ = false;
   FileDescriptor file_;
@@ -151,7 +153,7 @@ Result<BlobStream> BlobStream::store(int folder, const std::string& name, std::u
   (*state)->file = std::make_unique<LooseFile>(compress ? kCompressionLevel : 0);
   if (auto opened = (*state)->file->open(folder, name); !opened) return fail(opened.error());
   const std::string header = "blob " + std::to_string(size);
-  if (auto begun = (*state)->file->add({header.c_str(), header.size() + 1}, false); !begun)
+  if (auto begun = (*state)->file->add({header.c_str(), header.size() + 1}); !begun)
     return fail(begun.error());
   return BlobStream(std::move(*state));
 }
@@ -159,7 +161,7 @@ Result<BlobStream> BlobStream::store(int folder, const std::string& name, std::u
 Result<void> BlobStream::write(std::string_view piece) {
   if (git_odb_stream_write(state_->stream.get(), piece.data(), piece.size()) != 0)
     return fail(git::last_error(Code::kInternal, kWhat));
-  return state_->file ? state_->file->add(piece, false) : Result<void>();
+  return state_->file ? state_->file->add(piece) : Result<void>();
 }
 
 Result<Oid> BlobStream::finish() {

@@ -40,7 +40,7 @@ class Comparer {
     if (!before && !after) return {};
     if (before && after && before->is_directory() && after->is_directory())
       return directories(path, *before, *after);
-    Delta delta{path, before, after, top, before && after, false, false};
+    Delta delta{.path = path, .before = before, .after = after, .top = top, .content = before && after};
     if (before && after && before->type == after->type) {
       delta.content = before->content != after->content || links_.differs(path);
       if (!delta.content && before->attributes == after->attributes) return {};
@@ -73,7 +73,7 @@ class Comparer {
       if (!before) return fail(before.error());
       if (!after) return fail(after.error());
       if (*before && *after && !(*before)->is_directory() && !(*after)->is_directory())
-        deltas_.push_back({path, *before, *after, true, true, false, false});
+        deltas_.push_back({.path = path, .before = *before, .after = *after, .content = true});
     }
     return {};
   }
@@ -108,8 +108,10 @@ class Comparer {
           return (!delta.before || !delta.after) &&
                  delta.path.find('/', path.size() + 1) == std::string::npos;
         });
-    deltas_.push_back(
-        {path, &before, &after, true, false, false, same_time == after.attributes && entries_differ});
+    deltas_.push_back({.path = path,
+                       .before = &before,
+                       .after = &after,
+                       .times_only = same_time == after.attributes && entries_differ});
     return {};
   }
 

@@ -16,8 +16,9 @@ struct Delta {
   Node* after = nullptr;    // null: it is not there
   bool top = true;          // false below a directory that came or went as a whole
   bool content = false;     // on both sides, and differing in bytes, type or in what it is hard-linked to
-  bool shallow = false;     // a directory made only because something in it is wanted
   bool times_only = false;  // a directory of which only the time differs, as it does when entries come and go
+
+  Extent extent = Extent::kWithAllBelow;  // alone: a directory made only because something in it is wanted
 
   /// Only attributes differ: what is there stays.
   bool keeps_entry() const { return before && after && !content && before->type == after->type; }

@@ -55,11 +55,11 @@ class GitStore final : public Store {
     Commit commit;
     std::unique_ptr<Tree> tree;
   };
-  /// What may be believed while the workspace is read.
-  struct Trusts {
-    bool base = false;   // what the state that changes are counted from says of all that did not change
-    bool moves = false;  // that the moves of a change set are not in that state yet
-  };
+  /// What a snapshot is of which nothing differs from the newest: that one, or another one.
+  enum class WhereSame : std::uint8_t { kIsTheNewest, kIsAnotherOne };
+  /// Whether what the base says of all that did not change is believed.
+  enum class Look : std::uint8_t { kAtChanges, kAtEverything };
+  enum class AfterIs : std::uint8_t { kStored, kLive };
   /// The state that the change record counts from.
   struct Base {
     std::optional<Commit> commit;     // nothing: no snapshot yet, or what it stands on cannot be read
@@ -92,15 +92,16 @@ class GitStore final : public Store {
   Result<Base> base() REQUIRES(mutex_);
   Result<Commit> base_commit(std::optional<Oid> restored) REQUIRES(mutex_);
   Result<void> count_from_nothing(Base& base) REQUIRES(mutex_);
-  Result<Taken> take_from(const Base& from, const std::string& label, bool same_is_enough,
+  Result<Taken> take_from(const Base& from, const std::string& label, WhereSame where_same,
                           const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
   ChangeSet cut(const ChangeSource& changes) REQUIRES(mutex_);
-  Result<Taken> take_now(const std::string& label, bool same_is_enough, const ChangeSource& changes,
+  Result<Taken> take_now(const std::string& label, WhereSame where_same, const ChangeSource& changes,
                          const Progress& progress) REQUIRES(mutex_);
-  Result<Reading> read_workspace(const Base& from, Trusts trusts, ChangeSet set, const ChangeSource& changes,
+  Result<Reading> read_workspace(const Base& from, Look look, ChangeSet set, const ChangeSource& changes,
                                  Batch& batch, const Progress& progress) REQUIRES(mutex_);
-  Result<Oid> keep(Batch& batch, const Commit& commit, const Base& base, bool whole) REQUIRES(mutex_);
-  Result<std::unique_ptr<Tree>> look_at_workspace(const ChangeSource& changes, bool everything,
+  Result<Oid> keep(Batch& batch, const Commit& commit, const Base& base, StatIndex::Seen seen)
+      REQUIRES(mutex_);
+  Result<std::unique_ptr<Tree>> look_at_workspace(const ChangeSource& changes, Look look,
                                                   const Progress& progress) REQUIRES(mutex_);
 
   // store_diff.cpp
@@ -111,7 +112,7 @@ class GitStore final : public Store {
                                               const ChangeSource& changes,
                                               const std::optional<Caller>& reader, const Progress& progress)
       REQUIRES(mutex_);
-  Result<std::vector<Difference>> differences(Tree& before, Tree& after, bool after_is_live,
+  Result<std::vector<Difference>> differences(Tree& before, Tree& after, AfterIs after_is,
                                               const std::optional<Caller>& reader, const Progress& progress)
       REQUIRES(mutex_);
 
@@ -145,8 +146,11 @@ class GitStore final : public Store {
       REQUIRES(mutex_);
 
   // store_verify.cpp
-  /// `reads`: all of it can be read; else it is there. `busy` if asked to stop.
-  Result<bool> is_whole(const Commit& commit, bool reads, const Progress& progress) REQUIRES(mutex_);
+  /// Whether a blob is only there, or can be read.
+  enum class Blobs : std::uint8_t { kAreThere, kCanBeRead };
+  class Inspector;
+  /// `busy` if asked to stop.
+  Result<bool> is_whole(const Commit& commit, Blobs blobs, const Progress& progress) REQUIRES(mutex_);
   Result<VerifyReport> verify_locked(const std::string& snapshot, const ChangeSource& changes,
                                      const Progress& progress) REQUIRES(mutex_);
 

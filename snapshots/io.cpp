@@ -56,7 +56,7 @@ Result<std::string> read_file(int directory, const char* name) {
   return bytes;
 }
 
-Result<void> replace_file(int directory, const char* name, std::string_view bytes, bool durable) {
+Result<void> replace_file(int directory, const char* name, std::string_view bytes, Durability durability) {
   constexpr std::string_view kWhat = "a file of the repository cannot be written";
   const std::string draft = std::string(name) + ".new";
   fault_point("io.replace");
@@ -65,7 +65,8 @@ Result<void> replace_file(int directory, const char* name, std::string_view byte
       ::openat(directory, draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return fail_errno(errno, kWhat);
   auto written = write_all(file.get(), bytes, kWhat);
-  if (written && durable && ::fsync(file.get()) != 0) written = fail_errno(errno, kWhat);
+  if (written && durability == Durability::kNow && ::fsync(file.get()) != 0)
+    written = fail_errno(errno, kWhat);
   if (written) {
     fault_point("io.replace.rename");
     if (::renameat(directory, draft.c_str(), directory, name) != 0) written = fail_errno(errno, kWhat);
@@ -74,7 +75,7 @@ Result<void> replace_file(int directory, const char* name, std::string_view byte
     ::unlinkat(directory, draft.c_str(), 0);
     return written;
   }
-  if (durable && ::fsync(directory) != 0) return fail_errno(errno, kWhat);
+  if (durability == Durability::kNow && ::fsync(directory) != 0) return fail_errno(errno, kWhat);
   return {};
 }
 

@@ -19,9 +19,10 @@ Result<void> write_all_at(int fd, std::string_view bytes, std::uint64_t offset, 
 Result<std::size_t> read_at(int fd, char* buffer, std::size_t size, std::uint64_t offset);
 /// A whole small file of our own below a directory; `not_found` if it is absent.
 Result<std::string> read_file(int directory, const char* name);
-/// Replaces a file of our own in one step; `name` is one component. `durable`: it is on disk when this
-/// returns.
-Result<void> replace_file(int directory, const char* name, std::string_view bytes, bool durable);
+/// Whether a file is on disk when the call that writes it returns.
+enum class Durability : std::uint8_t { kLater, kNow };
+/// Replaces a file of our own in one step; `name` is one component.
+Result<void> replace_file(int directory, const char* name, std::string_view bytes, Durability durability);
 /// What work answers to whose Progress said no.
 Unexpected stopped();
 /// Whether something has this host path; a link itself counts.

@@ -20,7 +20,7 @@ constexpr const char* kBase = "\nbase ";
 
 Result<void> Journal::write(const Repository& repository) const {
   return replace_file(repository.own_folder(), kName,
-                      std::string(kBefore) + before.hex() + kBase + base.hex() + "\n", true);
+                      std::string(kBefore) + before.hex() + kBase + base.hex() + "\n", Durability::kNow);
 }
 
 Result<std::optional<Journal>> Journal::read(const Repository& repository) {

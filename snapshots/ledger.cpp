@@ -43,7 +43,7 @@ void Ledger::add(const Oid& snapshot, const std::optional<Oid>& before) const {
 void Ledger::write(const std::vector<Oid>& newest_first) const {
   std::string text;
   for (auto id = newest_first.rbegin(); id != newest_first.rend(); ++id) text += id->hex() + "\n";
-  [[maybe_unused]] const auto written = replace_file(own_folder_, kName, text, false);
+  [[maybe_unused]] const auto written = replace_file(own_folder_, kName, text, Durability::kLater);
 }
 
 }  // namespace okcvm::snapshots

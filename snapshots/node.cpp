@@ -63,7 +63,7 @@ mode_t full_mode(const Node& node) {
   return type | node.attributes.mode;
 }
 
-std::unique_ptr<Node> copy_of(const Node& node, bool shallow) {
+std::unique_ptr<Node> copy_of(const Node& node, Extent extent) {
   auto copy = std::make_unique<Node>();
   copy->name = node.name;
   copy->type = node.type;
@@ -72,13 +72,13 @@ std::unique_ptr<Node> copy_of(const Node& node, bool shallow) {
   copy->content = node.content;
   copy->attributes = node.attributes;
   if (!node.is_directory()) return copy;
-  const bool refers = node.stored && !shallow;
+  const bool refers = node.stored && extent == Extent::kWithAllBelow;
   copy->stored = refers;
   copy->loaded = !refers;
   copy->tree = refers ? node.tree : Oid{};
   copy->meta = refers ? node.meta : Oid{};
-  if (!refers && !shallow)
-    for (const auto& child : node.children) copy->add_child(copy_of(*child, false));
+  if (!refers && extent == Extent::kWithAllBelow)
+    for (const auto& child : node.children) copy->add_child(copy_of(*child, extent));
   return copy;
 }
 

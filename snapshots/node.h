@@ -79,8 +79,11 @@ struct Node {
 /// With the bits of the type, as stat(2) tells it.
 mode_t full_mode(const Node& node);
 
-/// A copy that is loaded again when it is looked into; of a directory, `shallow`, without anything in it.
-std::unique_ptr<Node> copy_of(const Node& node, bool shallow);
+/// How much of a directory is meant; of anything else, all.
+enum class Extent : std::uint8_t { kAlone, kWithAllBelow };
+
+/// A copy that is loaded again when it is looked into.
+std::unique_ptr<Node> copy_of(const Node& node, Extent extent);
 
 /// The root of an empty tree.
 std::unique_ptr<Node> make_root();

@@ -185,7 +185,7 @@ void merge_packs(Repository& repository) {
   const std::string merged = checksum ? "pack-" + checksum->hex() : std::string();
   std::string record = merged + '\n';
   for (const auto& pack : packs) record += pack.name + '\n';
-  if (!checksum || !replace_file(repository.own_folder(), kRecord, record, true) ||
+  if (!checksum || !replace_file(repository.own_folder(), kRecord, record, Durability::kNow) ||
       !bring_in(incoming.get(), folder.get(), merged)) {
     for (const char* ending : {".pack", ".idx"})
       ::unlinkat(incoming.get(), (std::string(kDraft) + ending).c_str(), 0);

@@ -17,7 +17,7 @@ Result<void> keep_zones(Tree& live, Tree& target) {
   for (const auto& zone : live.root().children) {
     if (!zone->is_directory() || target.root().child(zone->name)) continue;
     if (auto loaded = live.load(*zone); !loaded) return loaded;
-    target.root().add_child(copy_of(*zone, true)).touch();
+    target.root().add_child(copy_of(*zone, Extent::kAlone)).touch();
     ++target.totals().directories;
   }
   return {};
@@ -133,7 +133,7 @@ Result<void> arrange(Plan& plan, Tree& live, Tree& target) {
   Work work;
   for (const auto& made : plan.way.made) work.names.push_back({{}, made});
   for (const auto& delta : plan.deltas)
-    if (!delta.shallow) work.rest.push_back(delta);
+    if (delta.extent == Extent::kWithAllBelow) work.rest.push_back(delta);
   auto arranged = follow_renames(live, target, plan.scope, std::move(work));
   if (!arranged) return fail(arranged.error());
   plan.work = std::move(*arranged);
@@ -166,7 +166,7 @@ Result<void> graft(const Plan& plan, Tree& target, const std::map<std::uint32_t,
     directory.touch();
     if (!delta.after) continue;
     former.left_out().remove(delta.path);
-    Node& added = directory.add_child(copy_of(*delta.after, delta.shallow));
+    Node& added = directory.add_child(copy_of(*delta.after, delta.extent));
     auto counted = former.count(added);
     if (!counted) return fail(counted.error());
     former.totals().files += counted->files;

@@ -208,7 +208,7 @@ Result<Node*> make_way(Tree& live, Tree& target, const RelPath& path, Way& way) 
     Node* next = there->child(part);
     if (!next || !next->is_directory()) {
       if (auto loaded = target.load(*wanted); !loaded) return fail(loaded.error());
-      Delta delta{text, nullptr, wanted, true, false, true, false};
+      Delta delta{.path = text, .after = wanted, .extent = Extent::kAlone};
       if (next) {
         if (auto forgotten = live.forget(*next); !forgotten) return fail(forgotten.error());
         way.displaced.push_back(there->take_child(part));
@@ -216,7 +216,7 @@ Result<Node*> make_way(Tree& live, Tree& target, const RelPath& path, Way& way) 
         delta.content = true;
       }
       way.made.push_back(std::move(delta));
-      next = &there->add_child(copy_of(*wanted, true));
+      next = &there->add_child(copy_of(*wanted, Extent::kAlone));
       next->touch();
       ++live.totals().directories;
     }

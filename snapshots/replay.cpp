@@ -171,7 +171,7 @@ Result<void> mark(Tree& tree, const RelPath& path, std::uint8_t bits) {
   return {};
 }
 
-Result<bool> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree) {
+Result<bool> replay(const ChangeSet& changes, Moves moves, Tree& tree) {
   if (changes.rescan) tree.root().mark(kMarkWhole);
   ChangedLinks links(tree);
   std::size_t carried = 0;
@@ -182,7 +182,7 @@ Result<bool> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree) {
     }
     const bool is_move = change.kind == ChangeKind::kMoved;
     if (is_move) links.moved(change.path.text(), change.target.text());
-    if (is_move && (changes.rescan || !moves_are_new)) {
+    if (is_move && (changes.rescan || moves == Moves::kMayBeKnown)) {
       for (const RelPath* path : {&change.path, &change.target}) {
         if (!is_snapshotted(*path)) continue;
         if (auto marked = mark(tree, *path, kMarkEntry | kMarkContent | kMarkWhole); !marked)

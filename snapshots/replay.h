@@ -6,14 +6,17 @@
 
 namespace okcvm::snapshots {
 
+/// The moves of a change set, as the last snapshot knows them.
+enum class Moves : std::uint8_t { kAreNew, kMayBeKnown };
+
 /// Marks in the tree of the last snapshot what a change set says may differ, and moves what it says was
 /// moved. Nothing of it is believed yet: changes are recorded before they are made, and some are then
 /// refused. The capture that follows looks at what is there.
 ///
-/// `moves_are_new` is false when the last snapshot may already contain the moves of this set: then both ends
-/// are read, and nothing is moved. A set with `rescan` marks everything. False: following the moves would
-/// take too long, and the tree is of no use any more.
-Result<bool> replay(const ChangeSet& changes, bool moves_are_new, Tree& tree);
+/// Where the last snapshot may already contain the moves of this set, both ends are read, and nothing is
+/// moved. A set with `rescan` marks everything. False: following the moves would take too long, and the tree
+/// is of no use any more.
+Result<bool> replay(const ChangeSet& changes, Moves moves, Tree& tree);
 
 /// Marks one path. What lies below something unknown is covered by its mark.
 Result<void> mark(Tree& tree, const RelPath& path, std::uint8_t bits);

@@ -44,13 +44,13 @@ Result<Captured> Rounds::capture(Tree& tree, Capture::Trust trust) {
 Result<Reading> Rounds::read_first(ChangeSet set) {
   auto tree = start_.open_tree();
   if (!tree) return fail(tree.error());
-  auto followed = replay(set, start_.moves_are_new, **tree);
+  auto followed = replay(set, start_.moves, **tree);
   if (followed && !*followed) {
     set.rescan = true;
     set.rescan_reason = "too much was renamed";
     tree = start_.open_tree();
     if (!tree) return fail(tree.error());
-    followed = replay(set, start_.moves_are_new, **tree);
+    followed = replay(set, start_.moves, **tree);
   }
   if (!followed) return fail(followed.error());
   if (!start_.has_base) (*tree)->root().mark(kMarkWhole);
@@ -63,7 +63,7 @@ Result<Reading> Rounds::read_first(ChangeSet set) {
 /// The tree is no longer that of a snapshot, so what the index and the moves say of it does not hold.
 Result<void> Rounds::read_further(Reading& reading, ChangeSet next) {
   // None of these moves is followed, so that is never too long.
-  if (auto replayed = replay(beyond(reading.set, next), false, *reading.tree); !replayed)
+  if (auto replayed = replay(beyond(reading.set, next), Moves::kMayBeKnown, *reading.tree); !replayed)
     return fail(replayed.error());
   auto found = capture(*reading.tree, {start_.index, false, false});
   if (!found) return fail(found.error());

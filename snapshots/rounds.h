@@ -6,6 +6,7 @@
 
 #include "policy/change_set.h"
 #include "snapshots/capture.h"
+#include "snapshots/replay.h"
 #include "snapshots/store.h"
 #include "snapshots/tree.h"
 
@@ -28,8 +29,8 @@ class Rounds final {
   using OpenTree = std::function<Result<std::unique_ptr<Tree>>()>;
   struct Start {
     OpenTree open_tree;
-    bool has_base = false;      // else nothing is known, and everything is read
-    bool moves_are_new = true;  // see replay()
+    bool has_base = false;  // else nothing is known, and everything is read
+    Moves moves = Moves::kAreNew;
     StatIndex* index = nullptr;
   };
   /// `workspace` may not exist, and may come to be meanwhile. References are borrowed.

@@ -106,9 +106,10 @@ Result<void> set_link_attributes(int directory, const char* name, const Attribut
 }
 
 Result<void> Staging::build(Tree& tree, Node& node, const std::string& path, const std::string& name,
-                            bool shallow) {
+                            Extent extent) {
   const Place place{path, name};
-  if (!node.is_directory() || !shallow) return build_entry(tree, node, place, folder());
+  if (!node.is_directory() || extent == Extent::kWithAllBelow)
+    return build_entry(tree, node, place, folder());
   fault_point("restore.mkdir");
   if (const int injected = fault_error("restore.mkdir")) return fail_errno(injected, kWhat, path);
   if (::mkdirat(folder(), name.c_str(), 0700) != 0) return fail_errno(errno, kWhat, path);

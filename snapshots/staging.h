@@ -27,9 +27,9 @@ class Staging final {
       : repository_(repository), folder_(std::move(folder)), progress_(progress) {}
 
   int folder() const { return folder_.root(); }
-  /// Builds `node` (and, unless `shallow`, all below it) under a name in the folder. `path` is where it will
-  /// be, and names it in errors. `corrupt`, `no_space`.
-  Result<void> build(Tree& tree, Node& node, const std::string& path, const std::string& name, bool shallow);
+  /// Builds `node` (and what lies below it, as `extent` says) under a name in the folder. `path` is where it
+  /// will be, and names it in errors. `corrupt`, `no_space`.
+  Result<void> build(Tree& tree, Node& node, const std::string& path, const std::string& name, Extent extent);
   /// Files of a link group are made by linking to this one, which is there already. `disk` is borrowed.
   void use_for_group(std::uint32_t group, const Disk& disk, std::string path) {
     linked_.insert_or_assign(group, LinkSource{&disk, std::move(path)});

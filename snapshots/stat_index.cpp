@@ -221,11 +221,11 @@ void StatIndex::removed(std::string_view path) {
 // What does not get written here only makes a later snapshot slower, so errors are not reported.
 
 template <typename Row>
-void StatIndex::append(Log<Row>& log, bool anew) {
+void StatIndex::append(Log<Row>& log, Seen seen) {
   std::string text = std::move(log.moves) + log.pending;
   log.moves.clear();
   log.pending.clear();
-  if (anew) return write_anew(log, std::move(text));
+  if (seen == Seen::kAll) return write_anew(log, std::move(text));
   text += end_of(text, base_);
   const FileDescriptor file(::openat(folder_, log.file_name, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW));
   if (!file) return;
@@ -239,7 +239,7 @@ template <typename Row>
 void StatIndex::write_anew(Log<Row>& log, std::string text) {
   text.insert(0, header_of(text.size()));
   text += end_of(text, base_);
-  if (!replace_file(folder_, log.file_name, text, false)) ::unlinkat(folder_, log.file_name, 0);
+  if (!replace_file(folder_, log.file_name, text, Durability::kLater)) ::unlinkat(folder_, log.file_name, 0);
 }
 
 /// Leaves of a log what it says of the base.
@@ -254,12 +254,12 @@ void StatIndex::compact(Log<Row>& log) {
     write_anew(log, std::move(text));
 }
 
-void StatIndex::commit(const Oid& snapshot, bool anew) {
+void StatIndex::commit(const Oid& snapshot, Seen seen) {
   base_ = snapshot;
   // What the rows in memory said of the base before no longer holds.
   forget_rows();
-  append(folders_, anew);
-  append(files_, anew);
+  append(folders_, seen);
+  append(files_, seen);
   forget_rows();
 }
 

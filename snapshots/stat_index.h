@@ -50,9 +50,11 @@ class StatIndex final {
   void saw_file(std::string_view path, FileStamp stamp, std::int64_t now_ns);
   void moved(std::string_view from, std::string_view to);
   void removed(std::string_view path);
-  /// Appends what was seen, which is about this base from then on. `anew`: all of it was seen, so older logs
-  /// are replaced; they also are when most of them is out of date.
-  void commit(const Oid& snapshot, bool anew);
+  /// Of a snapshot: what changed, or everything.
+  enum class Seen : std::uint8_t { kChanges, kAll };
+  /// Appends what was seen, which is about this base from then on. Older logs are replaced when all of it
+  /// was, or most of them is out of date.
+  void commit(const Oid& snapshot, Seen seen);
   void drop();
   /// What was read of the logs; it is read again when it is next needed.
   void forget_rows();
@@ -69,7 +71,7 @@ class StatIndex final {
   template <typename Row>
   void load(Log<Row>& log);
   template <typename Row>
-  void append(Log<Row>& log, bool anew);
+  void append(Log<Row>& log, Seen seen);
   template <typename Row>
   void write_anew(Log<Row>& log, std::string text);
   template <typename Row>

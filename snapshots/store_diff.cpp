@@ -62,7 +62,7 @@ std::optional<std::string> read_live(const Caller& reader, const Disk& disk, con
 
 }  // namespace
 
-Result<std::vector<Difference>> GitStore::differences(Tree& before, Tree& after, bool after_is_live,
+Result<std::vector<Difference>> GitStore::differences(Tree& before, Tree& after, AfterIs after_is,
                                                       const std::optional<Caller>& reader,
                                                       const Progress& progress) {
   auto deltas = compare(before, after, {RelPath()});
@@ -80,7 +80,7 @@ Result<std::vector<Difference>> GitStore::differences(Tree& before, Tree& after,
   const ReadText live = [&](const RelPath& path, const Node& node) -> Result<std::optional<std::string>> {
     return *disk ? read_live(*reader, **disk, path, node) : std::nullopt;
   };
-  const Texts texts{stored, after_is_live ? live : stored, progress};
+  const Texts texts{stored, after_is == AfterIs::kLive ? live : stored, progress};
   return to_differences(*deltas, &texts);
 }
 
@@ -99,7 +99,7 @@ Result<std::vector<Difference>> GitStore::show_locked(const std::string& snapsho
     if (!opened) return fail(opened.error());
     before = std::move(*opened);
   }
-  return differences(*before, **after, false, reader, progress);
+  return differences(*before, **after, AfterIs::kStored, reader, progress);
 }
 
 Result<std::vector<Difference>> GitStore::diff_locked(const std::string& from,
@@ -112,15 +112,15 @@ Result<std::vector<Difference>> GitStore::diff_locked(const std::string& from,
   auto before = open_tree(*commit);
   if (!before) return fail(before.error());
   if (!to) {
-    auto live = look_at_workspace(changes, false, progress);
+    auto live = look_at_workspace(changes, Look::kAtChanges, progress);
     if (!live) return fail(live.error());
-    return differences(**before, **live, true, reader, progress);
+    return differences(**before, **live, AfterIs::kLive, reader, progress);
   }
   auto other = commit_of(*to);
   if (!other) return fail(other.error());
   auto after = open_tree(*other);
   if (!after) return fail(after.error());
-  return differences(**before, **after, false, reader, progress);
+  return differences(**before, **after, AfterIs::kStored, reader, progress);
 }
 
 }  // namespace okcvm::snapshots

@@ -68,7 +68,8 @@ Result<void> GitStore::write_out(const Commit& commit, const StoreConfig& target
     if (auto loaded = (*tree)->load(*zone); !loaded) return loaded;
     zone->attributes.uid = target.owner_uid;
     zone->attributes.gid = target.owner_gid;
-    if (auto built = staging.build(**tree, *zone, zone->name, zone->name, false); !built) return built;
+    if (auto built = staging.build(**tree, *zone, zone->name, zone->name, Extent::kWithAllBelow); !built)
+      return built;
   }
   if (::syncfs((*disk)->root()) != 0) return fail_errno(errno, kWhat);
   fault_point("fork.publish");

@@ -84,7 +84,7 @@ Result<RestoreResult> GitStore::plan_only(const Commit& target, const std::vecto
                                           const ChangeSource& changes, const Progress& progress) {
   auto wanted = open_tree(target);
   if (!wanted) return fail(wanted.error());
-  auto live = look_at_workspace(changes, false, progress);
+  auto live = look_at_workspace(changes, Look::kAtChanges, progress);
   if (!live) return fail(live.error());
   auto plan = make_plan(**live, **wanted, paths);
   if (!plan) return fail(plan.error());
@@ -99,10 +99,10 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   if (!wanted) return fail(wanted.error());
   const std::string label = "Before the restore of " + target.oid.hex().substr(0, kShortId);
   if (hooks.hold && hooks.changes.cut && takes_long(cut(hooks.changes), config_.workspace))
-    if (auto compared = take_now(label, true, unheld(hooks), progress); !compared)
+    if (auto compared = take_now(label, WhereSame::kIsTheNewest, unheld(hooks), progress); !compared)
       return fail(compared.error());
   const auto hold = hooks.hold ? hooks.hold() : nullptr;
-  auto taken = take_now(label, true, hooks.changes, progress);
+  auto taken = take_now(label, WhereSame::kIsTheNewest, hooks.changes, progress);
   if (!taken) return fail(taken.error());
   auto plan = make_plan(*taken->tree, **wanted, paths);
   if (!plan) return fail(plan.error());
@@ -164,7 +164,7 @@ Result<void> GitStore::carry_out(const Plan& plan, const Taken& taken, const Com
   Batch::drop_intent(*repository_);
   if (!done) return done;
   note_arrivals(plan.work, *disk, wanted, *index_);
-  index_->commit(journal.base, false);
+  index_->commit(journal.base, StatIndex::Seen::kChanges);
   if (hooks.invalidate) hooks.invalidate(plan.paths());
   return {};
 }

@@ -49,7 +49,8 @@ timespec now() {
 
 Result<Snapshot> GitStore::take_locked(const std::string& label, const ChangeSource& changes,
                                        const Progress& progress) {
-  auto taken = take_now(label, label.empty(), changes, progress);
+  auto taken =
+      take_now(label, label.empty() ? WhereSame::kIsTheNewest : WhereSame::kIsAnotherOne, changes, progress);
   if (!taken) return fail(taken.error());
   const bool is_kept = warm_ && warm_for_ == taken->commit.oid;
   if (!is_kept && taken->tree->settle(kWarmNodes)) {
@@ -122,7 +123,7 @@ Result<Commit> GitStore::last_commit(const Oid& oid) {
   return commit;
 }
 
-Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_is_enough,
+Result<GitStore::Taken> GitStore::take_now(const std::string& label, WhereSame where_same,
                                            const ChangeSource& changes, const Progress& progress) {
   if (!repository_) {
     auto created = Repository::create(config_.repository);
@@ -135,24 +136,24 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, bool same_i
   if (!from) return fail(from.error());
   Result<bool> is_sound = true;
   if ((may_lack_objects_ || is_damaged_) && from->commit)
-    is_sound = is_whole(*from->commit, is_damaged_, progress);
+    is_sound = is_whole(*from->commit, is_damaged_ ? Blobs::kCanBeRead : Blobs::kAreThere, progress);
   if (!is_sound) return fail(is_sound.error());
   may_lack_objects_ = is_damaged_ = false;
   if (*is_sound && (from->commit || !from->newest)) {
-    auto taken = take_from(*from, label, same_is_enough, changes, progress);
+    auto taken = take_from(*from, label, where_same, changes, progress);
     if (taken || !from->commit || taken.error().code != Code::kCorrupt) return taken;
   }
   set_damaged_packs_aside(*repository_);
   if (auto opened = repository_->open_anew(); !opened) return fail(opened.error());
   if (auto known = count_from_nothing(*from); !known) return fail(known.error());
-  return take_from(*from, label, same_is_enough, changes, progress);
+  return take_from(*from, label, where_same, changes, progress);
 }
 
-Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string& label, bool same_is_enough,
+Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string& label, WhereSame where_same,
                                             const ChangeSource& changes, const Progress& progress) {
   ChangeSet first = cut(changes);
   const bool is_newest = from.commit && from.commit->oid == *from.newest;
-  if (first.empty() && is_newest && same_is_enough) {
+  if (first.empty() && is_newest && where_same == WhereSame::kIsTheNewest) {
     auto tree = open_tree(*from.commit);
     if (!tree) return fail(tree.error());
     auto same = to_snapshot(*repository_, *from.commit);
@@ -169,22 +170,21 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
                      : !from.commit ? Batch::Trust::kIsDamaged
                                     : Batch::Trust::kHoldsWhatItSays;
   Batch batch(*repository_, trust);
-  auto reading =
-      read_workspace(from, {from.commit.has_value(), !untold_}, std::move(first), changes, batch, progress);
+  auto reading = read_workspace(from, Look::kAtChanges, std::move(first), changes, batch, progress);
   if (!reading) return fail(reading.error());
   auto& [tree, found, set] = *reading;
-  const bool whole = !from.commit || set.rescan;
+  const auto seen = !from.commit || set.rescan ? StatIndex::Seen::kAll : StatIndex::Seen::kChanges;
   auto names = tree->write(batch);
   if (!names) return fail(names.error());
   if (auto settled = settle_in_flight(set, *tree, found.in_flight); !settled) return fail(settled.error());
 
   // After a restore the same as the newest is new all the same: what is retired is counted from the restore.
   Commit commit;
-  const bool unchanged = same_is_enough && is_newest && from.commit->names == *names;
+  const bool unchanged = where_same == WhereSame::kIsTheNewest && is_newest && from.commit->names == *names;
   if (unchanged) {
     commit = *from.commit;
     if (set.rescan)
-      index_->commit(commit.oid, true);
+      index_->commit(commit.oid, StatIndex::Seen::kAll);
     else
       index_->drop();
   } else {
@@ -195,7 +195,7 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
     commit.stats = {totals.files, totals.directories, totals.bytes, found.entries, found.bytes, set.rescan};
     commit.in_flight = found.in_flight;
     commit.names = *names;
-    auto oid = keep(batch, commit, from, whole);
+    auto oid = keep(batch, commit, from, seen);
     if (!oid) return fail(oid.error());
     commit.oid = *oid;
   }
@@ -213,7 +213,7 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
   return Taken{std::move(*snapshot), std::move(commit), std::move(tree)};
 }
 
-Result<Reading> GitStore::read_workspace(const Base& from, Trusts trusts, ChangeSet set,
+Result<Reading> GitStore::read_workspace(const Base& from, Look look, ChangeSet set,
                                          const ChangeSource& changes, Batch& batch,
                                          const Progress& progress) {
   index_->set_base(from.commit ? from.commit->oid : Oid{});
@@ -221,12 +221,14 @@ Result<Reading> GitStore::read_workspace(const Base& from, Trusts trusts, Change
     if (warm_ && from.commit && warm_for_ == from.commit->oid && batch.stores()) return std::move(warm_);
     return from.commit ? open_tree(*from.commit) : std::make_unique<Tree>(repository_.get());
   };
-  Rounds rounds({open, trusts.base, trusts.moves, index_.get()}, changes, config_.workspace, batch, progress);
+  const bool has_base = from.commit && look == Look::kAtChanges;
+  const Moves moves = look == Look::kAtChanges && !untold_ ? Moves::kAreNew : Moves::kMayBeKnown;
+  Rounds rounds({open, has_base, moves, index_.get()}, changes, config_.workspace, batch, progress);
   return rounds.read(std::move(set));
 }
 
 /// Objects first, then the ref: from then on the snapshot is there.
-Result<Oid> GitStore::keep(Batch& batch, const Commit& commit, const Base& from, bool whole) {
+Result<Oid> GitStore::keep(Batch& batch, const Commit& commit, const Base& from, StatIndex::Seen seen) {
   auto oid = write_commit(batch, commit);
   if (!oid) return oid;
   if (auto published = batch.publish(*oid); !published) return fail(published.error());
@@ -243,7 +245,7 @@ Result<Oid> GitStore::keep(Batch& batch, const Commit& commit, const Base& from,
   newest_ = *oid;
   last_ = commit;
   last_->oid = *oid;
-  index_->commit(*oid, whole);
+  index_->commit(*oid, seen);
   if (from.parent != from.newest)
     history_.reset();
   else if (history_)
@@ -251,15 +253,13 @@ Result<Oid> GitStore::keep(Batch& batch, const Commit& commit, const Base& from,
   return oid;
 }
 
-/// Names everything and stores nothing. `everything`: trusts no record, reads all.
-Result<std::unique_ptr<Tree>> GitStore::look_at_workspace(const ChangeSource& changes, bool everything,
+/// Names everything and stores nothing. To look at everything is to trust no record.
+Result<std::unique_ptr<Tree>> GitStore::look_at_workspace(const ChangeSource& changes, Look look,
                                                           const Progress& progress) {
   auto from = base();
   if (!from) return fail(from.error());
-  const bool trusts = from->commit && !everything;
   Batch names_only;
-  auto reading =
-      read_workspace(*from, {trusts, trusts && !untold_}, cut(changes), changes, names_only, progress);
+  auto reading = read_workspace(*from, look, cut(changes), changes, names_only, progress);
   index_->drop();
   if (!reading) return fail(reading.error());
   // Subtrees are compared by name: those that were looked at get theirs.

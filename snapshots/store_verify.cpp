@@ -9,14 +9,13 @@
 #include "snapshots/ledger.h"
 
 namespace okcvm::snapshots {
-namespace {
 
 /// Reads every object that can be reached and notes what cannot be.
-class Inspector {
+class GitStore::Inspector {
  public:
   /// Of blobs, where they are not read, it is only asked whether they are there.
-  Inspector(const Repository& repository, VerifyReport& report, const Progress& progress, bool reads_blobs)
-      : repository_(repository), report_(report), progress_(progress), reads_blobs_(reads_blobs) {}
+  Inspector(const Repository& repository, VerifyReport& report, const Progress& progress, Blobs blobs)
+      : repository_(repository), report_(report), progress_(progress), blobs_(blobs) {}
 
   /// `busy` if asked to stop.
   Result<void> commits(std::optional<Oid> next) {
@@ -75,7 +74,7 @@ class Inspector {
   Result<void> blob(const Oid& oid, const std::string& path) {
     if (!seen_.insert(oid).second) return {};
     if (auto told = count(); !told) return told;
-    if (!reads_blobs_) {
+    if (blobs_ == Blobs::kAreThere) {
       if (!repository_.contains(oid)) note(path, Error::of(Code::kCorrupt, "it is missing"));
       return {};
     }
@@ -96,15 +95,13 @@ class Inspector {
   const Repository& repository_;
   VerifyReport& report_;
   const Progress& progress_;
-  const bool reads_blobs_;
+  const Blobs blobs_;
   std::unordered_set<Oid, OidHash> seen_;
 };
 
-}  // namespace
-
-Result<bool> GitStore::is_whole(const Commit& commit, bool reads, const Progress& progress) {
+Result<bool> GitStore::is_whole(const Commit& commit, Blobs blobs, const Progress& progress) {
   VerifyReport report;
-  Inspector inspector(*repository_, report, progress, reads);
+  Inspector inspector(*repository_, report, progress, blobs);
   if (auto looked = inspector.commit(commit.oid); !looked) return fail(looked.error());
   return report.problems.empty();
 }
@@ -115,7 +112,7 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
   if (!repository_ && !snapshot.empty()) return fail(commit_of(snapshot).error());
   if (!repository_) return report;
   if (auto opened = repository_->open_anew(); !opened) return fail(opened.error());
-  Inspector inspector(*repository_, report, progress, true);
+  Inspector inspector(*repository_, report, progress, Blobs::kCanBeRead);
   for (const char* name : {kMainRef, kBaseRef, kUndoRef}) {
     const auto ref = repository_->ref(name);
     if (!ref) report.problems.push_back(ref.error().message);
@@ -128,10 +125,10 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
   auto commit = commit_of(snapshot);
   if (!commit && report.problems.empty()) return fail(commit.error());
   auto wanted = commit ? open_tree(*commit) : Result<std::unique_ptr<Tree>>(fail(commit.error()));
-  auto live = look_at_workspace(changes, true, progress);
+  auto live = look_at_workspace(changes, Look::kAtEverything, progress);
   if (!live && live.error().code == Code::kBusy) return fail(live.error());
   if (live && wanted) {
-    auto rows = differences(**wanted, **live, true, std::nullopt, {});
+    auto rows = differences(**wanted, **live, AfterIs::kLive, std::nullopt, {});
     if (rows)
       report.live_differences = std::move(*rows);
     else

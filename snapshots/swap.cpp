@@ -75,7 +75,8 @@ Result<void> Swap::prepare_names() {
     }
     const std::string staged = "made" + std::to_string(names_.size());
     const bool in_the_way = entry.before || before_.left_out().find(entry.path);
-    if (auto built = staging_.build(after_, *entry.after, entry.path, staged, true); !built) return built;
+    if (auto built = staging_.build(after_, *entry.after, entry.path, staged, Extent::kAlone); !built)
+      return built;
     names_.push_back({in_the_way ? Move::kExchange : Move::kPlace, entry.path, staged});
   }
   return {};
@@ -97,7 +98,7 @@ Result<void> Swap::prepare() {
       continue;
     }
     const bool in_the_way = delta.before || before_.left_out().find(delta.path);
-    if (auto built = staging_.build(after_, *delta.after, delta.path, staged, delta.shallow); !built)
+    if (auto built = staging_.build(after_, *delta.after, delta.path, staged, delta.extent); !built)
       return built;
     steps_.push_back({in_the_way ? Move::kExchange : Move::kPlace, delta.path, staged});
     // A directory that changes places with something gets another time from xfs.

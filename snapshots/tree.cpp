@@ -200,7 +200,7 @@ Result<void> Tree::become(Node& node, NodeType type) {
   return {};
 }
 
-Result<void> Tree::write_directory(Node& directory, Batch& batch, bool is_root) {
+Result<void> Tree::write_directory(Node& directory, Batch& batch) {
   if (directory.stored) return {};
   if (auto loaded = load(directory); !loaded) return loaded;
   std::vector<GitEntry> shown, meta;
@@ -208,7 +208,7 @@ Result<void> Tree::write_directory(Node& directory, Batch& batch, bool is_root) 
   for (const auto& child : directory.children) {
     const std::string name = to_git_name(child->name, child->type == NodeType::kLink);
     if (child->is_directory()) {
-      if (auto written = write_directory(*child, batch, false); !written) return written;
+      if (auto written = write_directory(*child, batch); !written) return written;
       if (!child->tree.is_none()) shown.push_back({kGitDirectory, name, child->tree});
       meta.push_back({kGitDirectory, name, child->meta});
       if (!from_git_name(name)) long_names.emplace_back(name, child->name);
@@ -227,7 +227,7 @@ Result<void> Tree::write_directory(Node& directory, Batch& batch, bool is_root) 
     if (!oid) return fail(oid.error());
     directory.tree = *oid;
   }
-  if (!is_root) {
+  if (&directory != root_.get()) {
     auto record = batch.add(ObjectKind::kBlob, format_folder_record(directory, long_names));
     if (!record) return fail(record.error());
     meta.push_back({kGitFile, std::string(kFolderRecord), *record});
@@ -240,7 +240,7 @@ Result<void> Tree::write_directory(Node& directory, Batch& batch, bool is_root) 
 }
 
 Result<TreeNames> Tree::write(Batch& batch) {
-  if (auto written = write_directory(*root_, batch, true); !written) return fail(written.error());
+  if (auto written = write_directory(*root_, batch); !written) return fail(written.error());
   TreeNames names{root_->tree, root_->meta, {}, {}};
   links_.normalize();
   struct List {

@@ -71,7 +71,7 @@ class Tree final {
   bool settle(std::size_t most);
 
  private:
-  Result<void> write_directory(Node& directory, Batch& batch, bool is_root);
+  Result<void> write_directory(Node& directory, Batch& batch);
   static std::size_t settle(Node& node);
   static std::size_t unload_lowest(Node& directory);
 

@@ -9,11 +9,11 @@ namespace {
 
 class GoingNamesTest : public ::testing::Test {
  protected:
-  GoingNames next_daemons() { return {scratch_ / "going", true}; }
+  GoingNames next_daemons() { return {scratch_ / "going", Start::kTakeOver}; }
   static RelPath path(const std::string& text) { return *RelPath::parse(text); }
 
   test::ScratchDirectory scratch_{"going-names"};
-  GoingNames names_{scratch_ / "going", false};
+  GoingNames names_{scratch_ / "going", Start::kAnew};
 };
 
 TEST_F(GoingNamesTest, AreToldToTheNextDaemon) {

@@ -200,7 +200,7 @@ class NodeTableTest : public ::testing::TestWithParam<unsigned> {
 
   /// The next daemon makes its lists anew from what is in the mapping.
   void adopt() {
-    auto next = NodeTable::open(scratch_ / "nodes", true);
+    auto next = NodeTable::open(scratch_ / "nodes", Start::kTakeOver);
     ASSERT_TRUE(next);
     table_.emplace(std::move(*next));
     for (auto& [id, row] : model_.rows) row.has_inode = true;  // it cannot tell for which dead ones it is so
@@ -266,7 +266,7 @@ class NodeTableTest : public ::testing::TestWithParam<unsigned> {
   }
 
   test::ScratchDirectory scratch_{"node-table"};
-  std::optional<NodeTable> table_{std::move(NodeTable::open(scratch_ / "nodes", false)).value()};
+  std::optional<NodeTable> table_{std::move(NodeTable::open(scratch_ / "nodes", Start::kAnew)).value()};
   Model model_;
   std::mt19937 random_{GetParam()};
   std::uint64_t handles_ = 0;

@@ -32,7 +32,7 @@ class StatIndexTest : public ::testing::Test {
       index_.saw_file(path(i), stamp(taken_ * count + i), kNow);
       index_.saw_folder(path(i), {taken_ * count + i, kLongAgo});
     }
-    index_.commit(snapshot(taken_), taken_ == 1);
+    index_.commit(snapshot(taken_), taken_ == 1 ? StatIndex::Seen::kAll : StatIndex::Seen::kChanges);
   }
   void expect_known(StatIndex& index, std::uint64_t count) const {
     index.set_base(snapshot(taken_));
@@ -67,7 +67,7 @@ TEST_F(StatIndexTest, IsNotWrittenAnewForEverySnapshot) {
     StatIndex of_the_next_daemon(folder_.get());
     of_the_next_daemon.set_base(snapshot(taken_++));
     of_the_next_daemon.saw_file(path(0), stamp(1), kNow);
-    of_the_next_daemon.commit(snapshot(taken_), false);
+    of_the_next_daemon.commit(snapshot(taken_), StatIndex::Seen::kChanges);
     EXPECT_EQ(stat_of(files()).st_ino, first);
   }
 }

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fusefs/channel.h"
+#include "fusefs/dispatch.h"
+#include "fusefs/notifier.h"
+#include "fusefs/path_files.h"
+#include "fusefs/request_loop.h"
+#include "fusefs/session_mount.h"
+
+namespace okcvm::fusefs {
+
+/// The parts of a session's mount, put together: the kernel's requests through channel, loop and dispatcher
+/// to the operations; the daemon's through the files by path. Its interface is SessionMount's.
+class MountedSession final : public SessionMount {
+ public:
+  static Result<std::unique_ptr<SessionMount>> start(MountConfig config, FileDescriptor device, Start start);
+  ~MountedSession() override;
+
+  Result<void> unmount(bool force) override;
+  void abandon() override;
+  int device() const override { return device_.get(); }
+  bool is_mounted() const override { return loop_ && !loop_->ended(); }
+  Files& files() override { return files_; }
+
+  ChangeSet cut_changes() override;
+  void retire_changes(const ChangeSet& changes) override { changes_.retire(changes); }
+  void mark_changed(const std::vector<RelPath>& paths) override;
+  std::unique_ptr<Hold> hold() override;
+
+  Result<void> load_skill(Skill skill) override;
+  Result<void> unload_skill(const Name& name) override;
+  void set_metadata(std::string metadata) override;
+  MountStatistics statistics() const override;
+
+ private:
+  class SessionHold;
+
+  MountedSession(MountConfig config, FileDescriptor device, std::unique_ptr<Workspace> workspace,
+                 NodeTable nodes, ChangeLog changes, SessionState state, Start start);
+  Result<void> run();
+  void end_loop();
+  /// Whether no file is open; the kernel tells of a close(2) a moment later.
+  bool all_closed_within(std::chrono::milliseconds time) const;
+  void settle_after_take_over();
+  void tell_after_take_over();
+  void tell_everything();
+  std::optional<RelPath> tell_of(const Node& node);
+  void add_names_in(NodeId id, std::vector<RelPath>& paths);
+  void forget_names();
+  void fetch_mapped_stores();
+  ChangeSet cut_held();
+  void invalidate(const std::vector<RelPath>& changed);
+
+  const MountConfig config_;
+  FileDescriptor device_;
+  std::optional<dev_t> mounted_as_;  // its device number
+  std::unique_ptr<Workspace> workspace_;
+  NodeTable nodes_;
+  ChangeLog changes_;
+  SessionState state_;
+  Backings backings_;
+  Gate gate_;
+  Notifier notifier_;
+  Operations operations_;
+  PathFiles files_;
+  Channel channel_;
+  Dispatcher dispatcher_;
+  fuse_session* session_ = nullptr;
+  std::unique_ptr<RequestLoop> loop_;
+  std::promise<void> ready_;  // the handshake with the kernel is done
+  bool finished_ = false;     // unmounted or abandoned
+};
+
+}  // namespace okcvm::fusefs
