@@ -19,6 +19,19 @@ std::string status_of(pid_t pid, std::string_view name) {
   return {};
 }
 
+/// Whether a line of /proc/<pid>/uid_map or gid_map (user_namespaces(7)) has this number of ours.
+bool is_mapped(pid_t pid, const char* map, std::uint32_t number) {
+  std::ifstream ranges("/proc/" + std::to_string(pid) + "/" + map);
+  for (std::uint64_t inside, outside, count; ranges >> inside >> outside >> count;)
+    if (number >= outside && number - outside < count) return true;
+  return false;
+}
+
+/// Of a line of /proc/<pid>/status.
+bool has(const std::string& capabilities, int capability) {
+  return std::strtoull(capabilities.c_str(), nullptr, 16) >> capability & 1;
+}
+
 }  // namespace
 
 Request request_of(const Caller& caller) {
@@ -40,7 +53,15 @@ bool is_in_group(const Request& request, gid_t gid) {
 bool has_capability(const Request& request, int capability) {
   if (request.uid != 0) return false;
   const auto effective = status_of(request.pid, "CapEff:");
-  return effective.empty() || (std::strtoull(effective.c_str(), nullptr, 16) >> capability & 1);
+  return effective.empty() || has(effective, capability);
+}
+
+bool is_owner_or_capable(const Request& request, const struct stat& inode, int capability) {
+  if (request.uid == inode.st_uid) return true;
+  const auto effective = status_of(request.pid, "CapEff:");
+  if (effective.empty()) return request.uid == 0;
+  return has(effective, capability) && is_mapped(request.pid, "uid_map", inode.st_uid) &&
+         is_mapped(request.pid, "gid_map", inode.st_gid);
 }
 
 bool may_remove(const Caller& caller, const struct stat& directory, const struct stat& entry) {

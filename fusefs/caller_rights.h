@@ -17,6 +17,11 @@ bool is_in_group(const Request& request, gid_t gid);
 /// Whether the caller is root and did not give this capability up (capabilities(7)).
 bool has_capability(const Request& request, int capability);
 
+/// Whether the caller owns an inode, or has a capability over it: root's, or in a container that of its root
+/// over what belongs to users and groups of the container (user_namespaces(7); capable_wrt_inode_uidgid() in
+/// kernel/capability.c).
+bool is_owner_or_capable(const Request& request, const struct stat& inode, int capability);
+
 /// An error of the driver with words for a person: what to do, at the path that was asked for.
 Unexpected explained(const Error& error, const RelPath& path);
 

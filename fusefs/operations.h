@@ -321,11 +321,10 @@ class Operations {
   /// known as the number of one that is gone, or as one that stood elsewhere. It is at `name` in `file`, or
   /// what `file` is open on if that is empty.
   void part_with_former(const Directory& directory, int file, const char* name, const struct stat& status);
-  /// Whether the kernel judged by what stands at a name now when it let a name go from a directory. In a
-  /// sticky one it matters whose that is, and the host may have put another file there: ESTALE has the kernel
-  /// look again.
-  bool was_judged(const Request& request, const Directory& directory, const char* name,
-                  const struct stat& status) const;
+  /// Whether a sticky directory lets the caller take away what stands at a name of it now (EPERM). The kernel
+  /// judges by what it was told; the host may have put another file there since, or given it to somebody
+  /// else.
+  bool may_take_away(const Request& request, const Directory& directory, const struct stat& status) const;
   /// To be called before a name goes that may be the last one of what `held` is open on.
   void before_removal(const Directory& directory, const struct stat& status, int held);
   struct Going {
@@ -363,6 +362,13 @@ class Operations {
   /// is judged as if it stood right in the zone: so is a link with several names, which may come to stand
   /// anywhere while the kernel keeps one text for all of them.
   bool link_allowed(std::string_view text, Zone zone, std::optional<std::size_t> depth);
+  /// What the caller may set of that. The kernel judges by what it was told, and of an open file it does not
+  /// ask again: where the host may have given the file to somebody else since, this does, by what `file` is
+  /// now. EPERM.
+  Result<SetAttributes> judged(const Request& request, const Node& node, int file,
+                               SetAttributes wanted) const;
+  /// The same of the mode for a new file in a directory.
+  mode_t judged_mode(const Request& request, const Directory& directory, mode_t mode) const;
   Result<void> apply(const Request& request, const Node& node, int file, const SetAttributes& wanted);
   Result<void> resize(const Node& node, int file, const SetAttributes& wanted);
   Result<std::optional<mode_t>> mode_to_set(const Request& request, const Node& node, int file,

@@ -198,10 +198,46 @@ Result<Entry> Operations::set_attributes(const Request& request, NodeId id, cons
   auto file = attribute_file(*node);
   if (!file) return fail(file.error());
   if (wanted.accessed) access_order_.before_setting(id, request.unique);
-  if (auto applied = apply(request, *node, (*file)->get(), wanted); !applied) return fail(applied.error());
+  const auto allowed = judged(request, *node, (*file)->get(), wanted);
+  if (!allowed) return fail(allowed.error());
+  if (auto applied = apply(request, *node, (*file)->get(), *allowed); !applied) return fail(applied.error());
   struct stat status {};
   if (::fstat((*file)->get(), &status) != 0) return fail_errno(errno);
   return entry_of(*node, status);
+}
+
+/// As setattr_prepare() does (fs/attr.c).
+Result<SetAttributes> Operations::judged(const Request& request, const Node& node, int file,
+                                         SetAttributes wanted) const {
+  if (!rule_of(node.zone).changes_underneath) return wanted;
+  struct stat inode {};
+  if (::fstat(file, &inode) != 0) return fail_errno(errno);
+  const auto is_now = [](const auto& time) { return time && time->tv_nsec == UTIME_NOW; };
+  // Both to now, as touch(1) does, may who can write to it; a size comes with a time.
+  const bool sets_times = (wanted.accessed || wanted.modified) && !wanted.size &&
+                          !(is_now(wanted.accessed) && is_now(wanted.modified));
+  if ((wanted.mode || sets_times) && !is_owner_or_capable(request, inode, CAP_FOWNER))
+    return fail_errno(EPERM);
+  const bool keeps_owner = !wanted.uid || *wanted.uid == inode.st_uid;
+  const bool is_own_group = !wanted.gid || *wanted.gid == inode.st_gid || is_in_group(request, *wanted.gid);
+  const bool gives_own = request.uid == inode.st_uid && keeps_owner && is_own_group;
+  if ((wanted.uid || wanted.gid) && !gives_own && !is_owner_or_capable(request, inode, CAP_CHOWN))
+    return fail_errno(EPERM);
+  if (wanted.mode && (*wanted.mode & S_ISGID) && !is_in_group(request, inode.st_gid) &&
+      !has_capability(request, CAP_FSETID))
+    *wanted.mode &= ~static_cast<mode_t>(S_ISGID);
+  return wanted;
+}
+
+/// As mode_strip_sgid() does (fs/inode.c).
+mode_t Operations::judged_mode(const Request& request, const Directory& directory, mode_t mode) const {
+  constexpr mode_t kRunsAsGroup = S_ISGID | S_IXGRP;
+  struct stat parent {};
+  if (!rule_of(directory.zone).changes_underneath || (mode & kRunsAsGroup) != kRunsAsGroup) return mode;
+  const bool is_judged = ::fstat(directory.file.get(), &parent) == 0 &&
+                         (!(parent.st_mode & S_ISGID) || is_in_group(request, parent.st_gid) ||
+                          has_capability(request, CAP_FSETID));
+  return is_judged ? mode : mode & ~static_cast<mode_t>(S_ISGID);
 }
 
 Result<void> Operations::resize(const Node& node, int file, const SetAttributes& wanted) {
@@ -359,8 +395,10 @@ Result<void> Operations::set_acl(const Request& request, const Node& node, std::
   if ((status.st_mode & S_ISGID) && !has_capability(request, CAP_FSETID) &&
       !is_in_group(request, status.st_gid))
     *wanted.mode &= ~static_cast<mode_t>(S_ISGID);
+  const auto allowed = judged(request, node, (*file)->get(), wanted);
+  if (!allowed) return fail(allowed.error());
   record(node, ChangeKind::kAttributes);
-  auto applied = apply(request, node, (*file)->get(), wanted);
+  auto applied = apply(request, node, (*file)->get(), *allowed);
   if (applied) kernel_.attributes_now(node.id);  // it does not know that this changes the mode
   return applied;
 }

@@ -1,6 +1,7 @@
 // Changing names: create, link, remove.
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstring>
 
 #include "fusefs/caller_identity.h"
+#include "fusefs/caller_rights.h"
 #include "fusefs/operations.h"
 #include "policy/fault.h"
 
@@ -110,6 +112,7 @@ Result<Entry> Operations::make_node(const Request& request, NodeId parent, const
   if (!place) return fail(place.error());
   record_entry(**place, name);
   before_making(request);
+  mode = judged_mode(request, **place, mode);
   const auto make = [&] { return ::mknodat((*place)->file.get(), name, mode, device); };
   if (with_faults("backing.mknod", [&] { return as_caller(request, make); }) != 0 &&
       !(errno == EEXIST && was_made_before(request, **place, name)))
@@ -194,16 +197,13 @@ void Operations::name_is_given(const Node& node, const Directory& directory, con
 // -- Removing
 // -------------------------------------------------------------------------------------------------
 
-bool Operations::was_judged(const Request& request, const Directory& directory, const char* name,
-                            const struct stat& status) const {
-  if (!rule_of(directory.zone).changes_underneath || request.uid == 0 || request.uid == status.st_uid)
-    return true;
+bool Operations::may_take_away(const Request& request, const Directory& directory,
+                               const struct stat& status) const {
+  if (!rule_of(directory.zone).changes_underneath || request.uid == status.st_uid) return true;
   struct stat parent {};
   if (::fstat(directory.file.get(), &parent) != 0) return false;
-  if (!(parent.st_mode & S_ISVTX) || request.uid == parent.st_uid) return true;
-  const auto id = nodes_.id_of({directory.volume, status.st_ino});
-  const auto node = id ? nodes_.find(*id) : Result<Node>(fail_errno(ENOENT));
-  return node && node->parent == directory.id && (node->name.empty() || node->name == name);
+  return !(parent.st_mode & S_ISVTX) || request.uid == parent.st_uid ||
+         is_owner_or_capable(request, status, CAP_FOWNER);
 }
 
 void Operations::part_with_former(const Directory& directory, int file, const char* name,
@@ -432,7 +432,7 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
   // before for removed. ESTALE has it look again.
   if (is_going_name(parent, name)) return fail_errno(ESTALE);
   part_with_former(**place, held.get(), "", status);
-  if (!was_judged(request, **place, name, status)) return fail_errno(ESTALE);
+  if (!may_take_away(request, **place, status)) return fail_errno(ESTALE);
   request.note(status.st_ino);
   record_entry(**place, name);
   before_removal(**place, status, held.get());

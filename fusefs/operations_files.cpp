@@ -166,6 +166,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   record_entry(directory, name);
   const int how = (state_.passthrough() ? O_RDONLY : O_RDWR) | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   before_making(request);
+  mode = judged_mode(request, directory, mode);
   const auto make = [&] { return ::openat(directory.file.get(), name, how | O_EXCL, mode); };
   FileDescriptor file(with_faults("backing.create", [&] { return as_caller(request, make); }));
   if (!file && errno == EEXIST) {
@@ -224,6 +225,7 @@ Result<std::pair<Entry, Opened>> Operations::create_nameless(const Request& requ
   auto place = place_for_change(parent, "", "create");
   if (!place) return fail(place.error());
   const Directory& directory = **place;
+  mode = judged_mode(request, directory, mode);
   const auto make = [&] { return ::openat(directory.file.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, mode); };
   FileDescriptor file(with_faults("backing.create", [&] { return as_caller(request, make); }));
   if (!file) return fail_errno(errno);

@@ -87,7 +87,7 @@ Result<Operations::Renamed> Operations::move(const Request& request, const Direc
   const bool has_target = replaced && ::fstat(replaced.get(), &target) == 0;
   part_with_former(from, from.file.get(), name, source);
   if (has_target) part_with_former(to, replaced.get(), "", target);
-  if (!was_judged(request, from, name, source) || (has_target && !was_judged(request, to, new_name, target)))
+  if (!may_take_away(request, from, source) || (has_target && !may_take_away(request, to, target)))
     return fail_errno(ESTALE);
   const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;
   const bool replaces = has_target && !same_file && !(flags & (RENAME_EXCHANGE | RENAME_NOREPLACE));

@@ -3,6 +3,7 @@
 #include <linux/fs.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <future>
+#include <map>
 #include <thread>
 
 #include "tests/support/loop_disk.h"
@@ -171,6 +173,91 @@ TEST_F(Workdir, AWriteTakesAwaySetIdBitsThatTheHostGaveMeanwhile) {
   writer.send("write");
   EXPECT_EQ(writer.join(), 0);
   EXPECT_EQ(stat_of(host() / "f").st_mode & 07777, 0777u);
+}
+
+/// Has the kernel know `file` as bob's, gives it away on the host, and answers what bob's call does then.
+int after_giving_away(const std::filesystem::path& ours, const std::function<void()>& give,
+                      const std::function<int(int)>& call) {
+  ChildProcess bob([&](ChildProcess& self) {
+    if (!become(kBob)) return 255;
+    const auto file = open_file(ours, O_RDONLY);
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) return 254;
+    self.send("known");
+    self.receive();
+    return ERRNO_OF(call(file.get()));
+  });
+  EXPECT_EQ(bob.receive(), "known");
+  give();
+  bob.send("given");
+  return bob.join();
+}
+
+TEST_F(Workdir, AFileThatTheHostGaveAwayIsNoLongerItsFormerOwners) {
+  const auto mode = [](int file) { return ::fchmod(file, 04755); };
+  const auto group = [](int file) { return ::fchown(file, -1, kBob.gid); };
+  const auto times = [](int file) {
+    const timespec then[2] = {{1, 0}, {1, 0}};
+    return ::futimens(file, then);
+  };
+  const auto acl = [](int file) {
+    const std::array<std::uint32_t, 7> all{2, 0x70001, ~0u, 0x70004, ~0u, 0x70020, ~0u};
+    return ::fsetxattr(file, "system.posix_acl_access", all.data(), sizeof all, 0);
+  };
+  const std::map<std::string, std::function<int(int)>> calls{
+      {"mode", mode}, {"group", group}, {"times", times}, {"acl", acl}};
+  for (const auto& [name, call] : calls) {
+    for (const auto& file : {name, name + "-given"}) {
+      write(host() / file, "program", 0755);
+      ASSERT_OK(::chown((host() / file).c_str(), kBob.uid, kBob.gid));
+    }
+    EXPECT_EQ(after_giving_away(
+                  workdir() / name, [] {}, call),
+              0)
+        << name;
+    const auto given = host() / (name + "-given");
+    const auto before = stat_of(given);
+    const auto give = [&] { EXPECT_OK(::chown(given.c_str(), 0, 0)); };
+    EXPECT_EQ(after_giving_away(workdir() / given.filename(), give, call), EPERM) << name;
+    const auto after = stat_of(given);
+    EXPECT_EQ(after.st_mode, before.st_mode) << name;
+    EXPECT_EQ(after.st_gid, 0u) << name;
+    EXPECT_EQ(after.st_mtim.tv_sec, before.st_mtim.tv_sec) << name;
+  }
+}
+
+TEST_F(Workdir, AGroupThatTheHostGaveAFileRunsNoProgramOfOthers) {
+  write(host() / "f", "program", 0755);
+  ASSERT_OK(::chown((host() / "f").c_str(), kBob.uid, kBob.gid));
+  const auto give = [&] { EXPECT_OK(::chown((host() / "f").c_str(), -1, 0)); };
+  EXPECT_EQ(after_giving_away(workdir() / "f", give, [](int file) { return ::fchmod(file, 02755); }), 0);
+  EXPECT_EQ(stat_of(host() / "f").st_mode & 07777, 0755u);
+}
+
+TEST_F(Workdir, ADirectoryThatTheHostGaveToAGroupMakesNoProgramsOfItsOwn) {
+  ASSERT_OK(::mkdir((host() / "d").c_str(), 0777));
+  ASSERT_OK(::chmod((host() / "d").c_str(), 0777));
+  const auto give = [&] { EXPECT_OK(::chmod((host() / "d").c_str(), 02777)); };
+  const auto make = [&](int) {
+    return FileDescriptor(::open((workdir() / "d/f").c_str(), O_CREAT | O_EXCL | O_WRONLY, 02755)).get() < 0;
+  };
+  EXPECT_EQ(after_giving_away(workdir() / "d", give, make), 0);
+  EXPECT_EQ(stat_of(host() / "d/f").st_mode & 07777, 0755u);
+  EXPECT_EQ(stat_of(host() / "d/f").st_gid, 0u);
+}
+
+TEST_F(Workdir, AFileThatTheHostGaveAwayStaysInAStickyDirectory) {
+  ASSERT_OK(::mkdir((host() / "d").c_str(), 0777));
+  ASSERT_OK(::chmod((host() / "d").c_str(), 01777));
+  write(host() / "d/f", "bytes");
+  ASSERT_OK(::chown((host() / "d/f").c_str(), kBob.uid, kBob.gid));
+  const auto give = [&] { EXPECT_OK(::chown((host() / "d/f").c_str(), 0, 0)); };
+  const auto take = [&](int) { return ::unlink((workdir() / "d/f").c_str()); };
+  const auto move = [&](int) { return ::rename((workdir() / "d/f").c_str(), (workdir() / "d/g").c_str()); };
+  EXPECT_EQ(after_giving_away(workdir() / "d/f", give, take), EPERM);
+  ASSERT_OK(::chown((host() / "d/f").c_str(), kBob.uid, kBob.gid));
+  EXPECT_EQ(after_giving_away(workdir() / "d/f", give, move), EPERM);
+  EXPECT_EQ(read(host() / "d/f"), "bytes");
 }
 
 std::atomic<bool> is_lease_wanted;
