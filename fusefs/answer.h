@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -93,6 +94,11 @@ void answer_done(fuse_req_t request, Body body) noexcept {
   fuse_reply_err(request, result ? 0 : result.error().errno_value);
 }
 
+/// Marks a change as begun until it is answered, so that the next daemon knows if this one dies in between.
+inline SessionState::Change begin_change(fuse_req_t request, std::uint64_t fact = 0) {
+  return dispatcher_of(request).state.start(Channel::current().unique(), fact);
+}
+
 /// As the above, but while the session is held back for a snapshot or a restore, it waits.
 template <typename Body>
 auto gated(fuse_req_t request, Body body) {
@@ -103,12 +109,21 @@ auto gated(fuse_req_t request, Body body) {
 }
 
 /// As the above; but while somebody on the host holds a lease on the file, it waits outside, as open(2) with
-/// these flags does.
+/// these flags does. It has begun a `change` (if any) while it tries alone: there are fewer records of
+/// changes than requests that may wait.
 template <typename Body>
-auto gated_after_leases(fuse_req_t request, int flags, Body body) {
-  return [request, flags, act = gated(request, std::move(body))] {
+auto gated_after_leases(fuse_req_t request, int flags, std::optional<SessionState::Change>* change,
+                        Body body) {
+  return [request, flags, change, try_once = gated(request, std::move(body))] {
     const auto is_leased = [flags](const auto& result) {
       return !result && result.error().errno_value == EWOULDBLOCK && !(flags & O_NONBLOCK);
+    };
+    const auto act = [&] {
+      if (change && !*change) change->emplace(begin_change(request));
+      auto tried = try_once();
+      // What a dead daemon had begun stays so.
+      if (change && is_leased(tried) && !Channel::current().resent()) change->reset();
+      return tried;
     };
     auto result = act();
     if (!is_leased(result)) return result;
@@ -122,11 +137,6 @@ auto gated_after_leases(fuse_req_t request, int flags, Body body) {
     }
     return result;
   };
-}
-
-/// Marks a change as begun until it is answered, so that the next daemon knows if this one dies in between.
-inline SessionState::Change begin_change(fuse_req_t request, std::uint64_t fact = 0) {
-  return dispatcher_of(request).state.start(Channel::current().unique(), fact);
 }
 
 /// For what hands out references on nodes, until it is answered.

@@ -94,18 +94,23 @@ void on_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
 void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                const char* new_name, unsigned flags) {
   std::optional<SessionState::Change> change;
-  answer(request,
-         gated(request,
-               [&](Operations& fs) {
-                 const auto source = fs.status_at(node(parent), name);
-                 change.emplace(begin_change(request, source ? source->st_ino : 0));
-                 return fs.rename(asker(request), node(parent), name, source, node(new_parent), new_name,
-                                  flags);
-               }),
-         [=](const Operations::Renamed& renamed) {
-           dispatcher_of(request).operations.drop_texts(renamed.links);
-           reply_removed(request)(renamed.replaced);
-         });
+  const auto rename = gated(request, [&](Operations& fs) {
+    const auto source = fs.status_at(node(parent), name);
+    change.emplace(begin_change(request, source ? source->st_ino : 0));
+    return fs.rename(asker(request), node(parent), name, source, node(new_parent), new_name, flags);
+  });
+  // The kernel moves what it knows of the names when it has the answer: no text of a link may be left by
+  // then.
+  const auto rename_and_tell = [&]() -> Result<Operations::Renamed> {
+    auto renamed = rename();
+    if (!renamed || renamed->links.empty()) return renamed;
+    const Channel::Waiting waiting(dispatcher_of(request).channel);
+    if (dispatcher_of(request).operations.drop_texts(renamed->links)) return renamed;
+    change->leave();
+    return fail_errno(kLeftToNextDaemon);
+  };
+  answer(request, rename_and_tell,
+         [=](const Operations::Renamed& renamed) { reply_removed(request)(renamed.replaced); });
 }
 
 // -- Attributes ---------------------------------------------------------------------------------------------
@@ -138,9 +143,9 @@ void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int 
     wanted.accessed = (which & FUSE_SET_ATTR_ATIME_NOW) ? now : attributes->st_atim;
   if (which & FUSE_SET_ATTR_MTIME)
     wanted.modified = (which & FUSE_SET_ATTR_MTIME_NOW) ? now : attributes->st_mtim;
-  const auto change = begin_change(request);
+  std::optional<SessionState::Change> change;
   answer(request,
-         gated_after_leases(request, 0,
+         gated_after_leases(request, 0, &change,
                             [=](Operations& fs) {
                               Request who = asker(request);
                               who.kill_privileges =
@@ -248,10 +253,9 @@ void on_fsyncdir(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_inf
 
 void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
   std::optional<SessionState::Change> change;
-  if ((wanted->flags & O_ACCMODE) != O_RDONLY || (wanted->flags & O_TRUNC))
-    change.emplace(begin_change(request));
+  const bool changes = (wanted->flags & O_ACCMODE) != O_RDONLY || (wanted->flags & O_TRUNC);
   answer(request,
-         gated_after_leases(request, wanted->flags,
+         gated_after_leases(request, wanted->flags, changes ? &change : nullptr,
                             [=](Operations& fs) {
                               Request who = asker(request);
                               who.may_have_run = Channel::current().resent();
@@ -340,9 +344,15 @@ void on_fallocate(fuse_req_t request, fuse_ino_t id, int mode, off_t offset, off
 }
 
 void on_lseek(fuse_req_t request, fuse_ino_t id, off_t offset, int whence, fuse_file_info*) {
-  answer(
-      request, [=] { return dispatcher_of(request).operations.seek(node(id), offset, whence); },
-      [=](off_t found) { fuse_reply_lseek(request, found); });
+  const auto seek = [=]() -> Result<off_t> {
+    auto& dispatcher = dispatcher_of(request);
+    const auto found = dispatcher.operations.seek(node(id), offset, whence);
+    if (!found) return fail(found.error());
+    if (*found) return **found;
+    const Channel::Waiting waiting(dispatcher.channel);
+    return dispatcher.operations.seek_after_stores(node(id), offset, whence);
+  };
+  answer(request, seek, [=](off_t found) { fuse_reply_lseek(request, found); });
 }
 
 void on_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*,

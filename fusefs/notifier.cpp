@@ -98,16 +98,23 @@ std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
   return message(FUSE_NOTIFY_INVAL_ENTRY, out, name);
 }
 
-void Notifier::tell(std::vector<std::byte> notices, int patience) {
-  if (notices.empty()) return;
-  if (patience >= 0 && is_held_up()) return was_late();
+bool Notifier::tell(std::vector<std::byte> notices, Patience patience) {
+  constexpr int kMilliseconds = std::chrono::milliseconds(kPatience).count();
+  if (notices.empty()) return true;
+  if (patience == Patience::kShort && is_held_up()) {
+    was_late();
+    return false;
+  }
   auto line = take_line();
-  if (!line) return;
-  const auto told = line->tell(device_, notices, patience);
+  if (!line) return false;
+  auto told = line->tell(device_, notices, kMilliseconds);
+  while (told == Teller::Line::Told::kLate) {
+    Teller::look_after();
+    if (patience == Patience::kShort) break;
+    told = line->wait(device_, notices, kMilliseconds);
+  }
   if (told != Teller::Line::Told::kYes) was_late();
-  const bool is_late = told == Teller::Line::Told::kLate;
-  if (is_late) Teller::look_after();
-  give_back(std::move(line), is_late);
+  return give_back(std::move(line), told);
 }
 
 bool Notifier::is_held_up() {
@@ -132,20 +139,24 @@ std::shared_ptr<Teller::Line> Notifier::take_line() {
   return line;
 }
 
-void Notifier::give_back(std::shared_ptr<Teller::Line> line, bool is_late) {
+bool Notifier::give_back(std::shared_ptr<Teller::Line> line, Teller::Line::Told told) {
   const std::lock_guard lock(mutex_);
-  (is_late ? late_lines_ : idle_lines_).push_back(std::move(line));
+  (told == Teller::Line::Told::kLate ? late_lines_ : idle_lines_).push_back(std::move(line));
+  return told == Teller::Line::Told::kYes && !is_cut_;
 }
 
-void Notifier::inodes_now(std::span<const NodeId> ids) {
-  constexpr int kMilliseconds = std::chrono::milliseconds(kPatience).count();
+bool Notifier::inode_now(NodeId id) {
+  return tell(inode_message(id, 0), Patience::kShort);
+}
+
+bool Notifier::links_now(std::span<const NodeId> ids) {
   std::vector<std::byte> messages;
   for (const NodeId id : ids) {
     const auto bytes = inode_message(id, 0);
-    if (messages.size() + bytes.size() > Teller::kMost) tell(std::exchange(messages, {}), kMilliseconds);
+    if (messages.size() + bytes.size() > Teller::kMost && !tell(std::exchange(messages, {}))) return false;
     messages.insert(messages.end(), bytes.begin(), bytes.end());
   }
-  tell(std::move(messages), kMilliseconds);
+  return tell(std::move(messages));
 }
 
 void Notifier::attributes_now(NodeId id) {

@@ -42,7 +42,8 @@ class Notifier final : public Invalidator {
   void look_up(const RelPath& path) override { push({kRootNode, path.text(), Manner::kLookUp}); }
   void inode(NodeId id) override { push({id, {}, Manner::kDrop}); }
   /// Waits as drain() does.
-  void inodes_now(std::span<const NodeId> ids) override;
+  bool inode_now(NodeId id) override;
+  [[nodiscard]] bool links_now(std::span<const NodeId> ids) override;
   void attributes_now(NodeId id) override;
   void after_changes_in(NodeId directory, std::function<void()> then) override {
     push({directory, {}, Manner::kDrop, std::move(then)});
@@ -61,6 +62,7 @@ class Notifier final : public Invalidator {
  private:
   static constexpr std::chrono::seconds kPatience{2};
   static constexpr std::size_t kMostLate = 8;
+  enum class Patience : std::uint8_t { kShort, kEndless };
   /// What becomes of a name; what comes after the "Or" is for a kernel that cannot let it expire.
   enum class Manner : std::uint8_t { kDrop, kExpireOrNothing, kExpireOrDrop, kLookUp };
   struct Notice {
@@ -75,12 +77,13 @@ class Notifier final : public Invalidator {
   void was_late();
   void run();
   std::vector<std::byte> message_of(const Notice& notice) const;
-  /// Comes back when the kernel has taken them, or nobody may wait any more.
-  void tell(std::vector<std::byte> notices, int patience = -1);
+  /// Comes back when the kernel has taken them (true), or nobody may wait any more.
+  bool tell(std::vector<std::byte> notices, Patience patience = Patience::kEndless);
   std::shared_ptr<Teller::Line> take_line();
   /// Whether so many wait for the kernel that no more should.
   bool is_held_up();
-  void give_back(std::shared_ptr<Teller::Line> line, bool is_late);
+  /// Answers whether it was told, not cut.
+  bool give_back(std::shared_ptr<Teller::Line> line, Teller::Line::Told told);
 
   int device_ = -1;
   std::string mount_point_;

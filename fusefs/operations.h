@@ -89,10 +89,12 @@ class Invalidator {
   virtual void look_up(const RelPath& path) = 0;
   /// Attributes, and all pages: data, listing or link text.
   virtual void inode(NodeId id) = 0;
-  /// The same, done when it returns: that waits for the answers to READs and READLINKs of it under way.
-  /// Must not be called while holding back requests.
-  virtual void inodes_now(std::span<const NodeId> ids) = 0;
-  void inode_now(NodeId id) { inodes_now({&id, 1}); }
+  /// The same, done when it returns true: that waits for the answers to READs, WRITEs and READLINKs of it
+  /// under way, though not long. Must not be called while holding back requests.
+  virtual bool inode_now(NodeId id) = 0;
+  /// The same of links, and however long it takes: without it they would lead elsewhere than they may. False:
+  /// the daemon ends before.
+  [[nodiscard]] virtual bool links_now(std::span<const NodeId> ids) = 0;
   /// Attributes alone, done when it returns: that waits for nothing, as long as the request that it is about
   /// keeps the inode in use, or it is a directory.
   virtual void attributes_now(NodeId id) = 0;
@@ -176,7 +178,7 @@ class Operations {
                          const Result<struct stat>& source, NodeId new_parent, const char* new_name,
                          unsigned flags);
   /// To be called before the kernel has its answer, once nothing is held back.
-  void drop_texts(const std::vector<NodeId>& links);
+  [[nodiscard]] bool drop_texts(const std::vector<NodeId>& links);
   void let_go(Nameless inode);
   Result<struct stat> status_at(NodeId parent, const char* name);
   /// Names are about to go by another way than these operations. Until names_went(), when the kernel was
@@ -230,8 +232,11 @@ class Operations {
                             int flags);
   Result<void> sync(NodeId id, bool data_only);
   Result<void> allocate(const Request& request, NodeId id, int mode, off_t offset, off_t length);
-  /// `whence`: SEEK_DATA or SEEK_HOLE.
-  Result<off_t> seek(NodeId id, off_t offset, int whence);
+  /// `whence`: SEEK_DATA or SEEK_HOLE. Nothing if it has to be seek_after_stores(): data that was stored
+  /// through a mapping may be a hole in the file still.
+  Result<std::optional<off_t>> seek(NodeId id, off_t offset, int whence);
+  /// Has the kernel write them, which waits for the answers to its WRITEs.
+  Result<off_t> seek_after_stores(NodeId id, off_t offset, int whence);
   /// Whether the kernel copies between two files of this session as well as copy_range() could, without us.
   bool kernel_copies_as_well() const;
   /// Whether fsync(2) has nothing to wait for.
@@ -369,6 +374,7 @@ class Operations {
                                SetAttributes wanted) const;
   /// The same of the mode for a new file in a directory.
   mode_t judged_mode(const Request& request, const Directory& directory, mode_t mode) const;
+  RelPath shown_path(NodeId directory);
   Result<void> apply(const Request& request, const Node& node, int file, const SetAttributes& wanted);
   Result<void> resize(const Node& node, int file, const SetAttributes& wanted);
   Result<std::optional<mode_t>> mode_to_set(const Request& request, const Node& node, int file,

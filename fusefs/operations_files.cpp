@@ -48,6 +48,12 @@ bool is_append_only(int file) {
          (status.stx_attributes & STATX_ATTR_APPEND);
 }
 
+/// lseek(2) where all is data, which it may always say.
+Result<off_t> seek_in_one_piece(off_t size, off_t offset, int whence) {
+  if (offset < 0 || offset >= size) return fail_errno(ENXIO);
+  return whence == SEEK_HOLE ? size : offset;
+}
+
 }  // namespace
 
 /// A regular file of a node. A device or FIFO that the host put into the workdir is not opened from here.
@@ -375,24 +381,34 @@ Result<void> Operations::allocate(const Request& request, NodeId id, int mode, o
   return cleared;
 }
 
-Result<off_t> Operations::seek(NodeId id, off_t offset, int whence) {
-  if (id == kMetadataNode) {  // one piece, without holes
+Result<std::optional<off_t>> Operations::seek(NodeId id, off_t offset, int whence) {
+  if (id == kMetadataNode) {
     MutexLock lock(metadata_mutex_);
-    const auto size = static_cast<off_t>(metadata_->size());
-    if (offset < 0 || offset >= size) return fail_errno(ENXIO);
-    return whence == SEEK_HOLE ? size : offset;
+    return seek_in_one_piece(static_cast<off_t>(metadata_->size()), offset, whence);
   }
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   // Its own descriptor: others share the held one, and its position with it.
   auto file = open_backing(*node, O_RDONLY);
   if (!file) return fail(file.error());
-  off_t found = ::lseek(file->get(), offset, whence);
+  const off_t found = ::lseek(file->get(), offset, whence);
+  const int error = errno;
   const bool is_after_hole = whence == SEEK_DATA ? found != offset : found >= 0;
-  if (is_after_hole && may_hide_stores(id)) {  // they may be a hole in the file still
-    kernel_.inode_now(id);
-    found = ::lseek(file->get(), offset, whence);
-  }
+  if (is_after_hole && may_hide_stores(id)) return std::nullopt;
+  if (found < 0) return fail_errno(error);
+  return found;
+}
+
+Result<off_t> Operations::seek_after_stores(NodeId id, off_t offset, int whence) {
+  const bool are_written = kernel_.inode_now(id);
+  auto node = nodes_.find(id);
+  if (!node) return fail(node.error());
+  auto file = open_backing(*node, O_RDONLY);
+  if (!file) return fail(file.error());
+  struct stat status {};
+  if (!are_written && ::fstat(file->get(), &status) == 0)
+    return seek_in_one_piece(status.st_size, offset, whence);
+  const off_t found = ::lseek(file->get(), offset, whence);
   if (found < 0) return fail_errno(errno);
   return found;
 }

@@ -154,8 +154,8 @@ void Operations::add_links_to_recheck(const struct stat& moved, const Directory&
 
 // That waits for a thread that answers READLINK, so all threads but one must be able to go on. The kernel has
 // names move from directory to directory in a mount one at a time (s_vfs_rename_mutex), so no two are here.
-void Operations::drop_texts(const std::vector<NodeId>& links) {
-  if (!links.empty()) kernel_.inodes_now(links);
+bool Operations::drop_texts(const std::vector<NodeId>& links) {
+  return links.empty() || kernel_.links_now(links);
 }
 
 }  // namespace okcvm::fusefs

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <thread>
 
 #include "fusefs/protocol.h"
 #include "policy/fault.h"
@@ -108,6 +109,7 @@ struct StateHeader {
   std::atomic<std::uint32_t> untold;
   std::atomic<std::int32_t> last_backing;
   std::atomic<std::int32_t> closing_backing;
+  std::atomic<std::uint32_t> has_lost_names;  // that go: there was no room to note them
 };
 
 namespace {
@@ -226,12 +228,15 @@ SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fac
   for (std::uint32_t i = 0;; ++i) {
     const std::uint32_t slot = (home + i) % kChanges;
     auto& record = state.changes[slot];
-    // There are more records than threads, so one is free, or it is a dead daemon's. It is claimed with an
-    // impossible number first: the fact must be there before the number that vouches for it.
+    // There are more records than threads that have one, so one is free, or it is a dead daemon's. It is
+    // claimed with an impossible number first: the fact must be there before the number that vouches for it.
     std::uint64_t free = 0;
     const bool is_mine = record.unique.compare_exchange_strong(free, ~std::uint64_t{0}) ||
                          (i >= kChanges && (*slots_)[slot].inherited.exchange(false));
-    if (!is_mine) continue;
+    if (!is_mine) {
+      if (i >= kChanges) std::this_thread::yield();
+      continue;
+    }
     record.unique.store(~std::uint64_t{0});
     record.fact = fact;
     record.references.store(0, std::memory_order_relaxed);
@@ -285,7 +290,7 @@ SessionState::Untold::Untold(SessionState& state) : state_(state) {
 SessionState::Untold::~Untold() {
   fault_point("kernel.told");
   const MutexLock lock(state_.mutex_);
-  if (--state_.header().untold == 0) state_.going_.clear();
+  if (--state_.header().untold == 0) state_.forget_going();
 }
 void SessionState::set_untold() {
   const MutexLock lock(mutex_);
@@ -297,11 +302,15 @@ bool SessionState::has_untold() const {
 void SessionState::set_all_told() {
   const MutexLock lock(mutex_);
   header().untold = 0;
+  forget_going();
+}
+void SessionState::forget_going() {
   going_.clear();
+  header().has_lost_names = 0;
 }
 void SessionState::note_going(const RelPath& path) {
   const MutexLock lock(mutex_);
-  going_.note(path);
+  if (!going_.note(path)) header().has_lost_names = 1;
 }
 std::vector<RelPath> SessionState::going() const {
   const MutexLock lock(mutex_);
@@ -309,7 +318,7 @@ std::vector<RelPath> SessionState::going() const {
 }
 bool SessionState::knows_all_going() const {
   const MutexLock lock(mutex_);
-  return going_.has_all();
+  return header().has_lost_names == 0 && going_.has_all();
 }
 
 std::int32_t SessionState::last_backing() const {

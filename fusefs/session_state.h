@@ -62,6 +62,8 @@ class SessionState {
     ~Change() {
       if (state_) state_->finish(slot_);
     }
+    /// It stays unanswered, and the next daemon is to know that it was begun.
+    void leave() { state_ = nullptr; }
 
    private:
     SessionState* state_;
@@ -125,6 +127,7 @@ class SessionState {
 
  private:
   explicit SessionState(SharedRegion region);
+  void forget_going() REQUIRES(mutex_);
   StateHeader& header() const;
   void finish(std::uint32_t slot);
   std::atomic<std::uint64_t>& reference_at(std::uint32_t slot, std::uint32_t index) const;

@@ -233,14 +233,20 @@ std::shared_ptr<Teller::Line> Teller::Line::open(const std::string& mount_point)
 }
 
 Teller::Line::Told Teller::Line::tell(int device, std::span<std::byte> notices, int patience) const {
-  ssize_t answered = 0;
+  return socket_ && Message(notices).send(socket_.get(), device) ? wait(device, notices, patience)
+                                                                 : tell_alone(device, notices);
+}
+
+Teller::Line::Told Teller::Line::wait(int device, std::span<std::byte> notices, int patience) const {
+  pollfd answer{socket_.get(), POLLIN, 0};
+  if (again([&] { return ::poll(&answer, 1, patience); }) == 0) return Told::kLate;
   char done = 0;
-  if (socket_ && Message(notices).send(socket_.get(), device)) {
-    pollfd answer{socket_.get(), POLLIN, 0};
-    if (patience >= 0 && again([&] { return ::poll(&answer, 1, patience); }) == 0) return Told::kLate;
-    answered = again([&] { return ::recv(socket_.get(), &done, 1, 0); });
-  }
-  if (answered == 1 || is_cut_) return Told::kYes;
+  return again([&] { return ::recv(socket_.get(), &done, 1, 0); }) == 1 ? Told::kYes
+                                                                        : tell_alone(device, notices);
+}
+
+Teller::Line::Told Teller::Line::tell_alone(int device, std::span<std::byte> notices) const {
+  if (is_cut_) return Told::kYes;
   if (mounts_are_kept && has_ended()) return Told::kByNobody;
   write_notices(device, notices);  // told twice does no harm
   return Told::kYes;

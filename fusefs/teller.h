@@ -37,15 +37,19 @@ class Teller final {
     /// waits for the kernel himself.
     static std::shared_ptr<Line> open(const std::string& mount_point);
     /// Writes these notices, each a whole message to the kernel, to `device`, and comes back when the kernel
-    /// has taken them, or once cut() was called. At most kMost bytes together. With `patience` (milliseconds)
-    /// it comes back after that time, too: kLate, and the line is of use once it is_done().
+    /// has taken them, once cut() was called, or after this time (milliseconds): kLate. The line is of use
+    /// again once it is_done(), or one has waited for it. At most kMost bytes together.
     enum class Told : std::uint8_t { kYes, kLate, kByNobody };
-    [[nodiscard]] Told tell(int device, std::span<std::byte> notices, int patience = -1) const;
+    [[nodiscard]] Told tell(int device, std::span<std::byte> notices, int patience) const;
+    /// After kLate, for the same.
+    [[nodiscard]] Told wait(int device, std::span<std::byte> notices, int patience) const;
     /// To be called after kLate alone.
     bool is_done() const;
     void cut();
 
    private:
+    Told tell_alone(int device, std::span<std::byte> notices) const;
+
     explicit Line(FileDescriptor socket) : socket_(std::move(socket)) {}
     const FileDescriptor socket_;
     std::atomic<bool> is_cut_ = false;

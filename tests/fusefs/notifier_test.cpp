@@ -1,0 +1,92 @@
+#include "fusefs/notifier.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <future>
+#include <vector>
+
+#include "tests/support/process.h"
+#include "tests/support/scratch.h"
+
+namespace okcvm::fusefs {
+namespace {
+
+using test::ChildProcess;
+
+constexpr int kWaiting = 8;  // so many that no more should
+
+/// In place of a device: the kernel takes nothing from it until it is emptied.
+class FullPipe {
+ public:
+  FullPipe() {
+    int ends[2] = {-1, -1};
+    if (::pipe2(ends, O_NONBLOCK | O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+    from_ = FileDescriptor(ends[0]);
+    to_ = FileDescriptor(ends[1]);
+    const std::array<char, 4096> nothing{};
+    while (::write(to_.get(), nothing.data(), nothing.size()) > 0) continue;
+    ::fcntl(to_.get(), F_SETFL, O_WRONLY);
+    ::fcntl(from_.get(), F_SETFL, O_RDONLY);
+  }
+  int device() const { return to_.get(); }
+  void empty(const std::future<bool>& until) {
+    std::array<char, 4096> bytes;
+    ::fcntl(from_.get(), F_SETFL, O_RDONLY | O_NONBLOCK);
+    while (until.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready)
+      while (::read(from_.get(), bytes.data(), bytes.size()) > 0) continue;
+  }
+
+ private:
+  FileDescriptor from_, to_;
+};
+
+/// Exits with 0, or with the number of what was not so.
+int tell_while_the_kernel_takes_nothing(const test::ScratchDirectory& scratch) {
+  if (!Teller::start(false)) return 1;
+  auto state = SessionState::open(scratch / "state", scratch / "going", Start::kAnew);
+  if (!state) return 2;
+  FullPipe pipe;
+  Notifier notifier;
+  notifier.start(pipe.device(), scratch.path(), *state);
+  const auto ask = [&] { return notifier.inode_now(kRootNode); };
+  std::vector<std::future<bool>> others;
+  for (int i = 0; i < kWaiting; ++i) others.push_back(std::async(std::launch::async, ask));
+  for (auto& other : others)
+    if (other.get()) return 3;
+  if (ask()) return 4;
+  const std::array<NodeId, 1> links{kRootNode};
+  auto told = std::async(std::launch::async, [&] { return notifier.links_now(links); });
+  if (told.wait_for(std::chrono::milliseconds(100)) == std::future_status::ready) return 5;
+  pipe.empty(told);
+  return told.get() ? 0 : 6;
+}
+
+// Nobody is to follow a link whose text the kernel should have forgotten, however many wait for the kernel.
+TEST(NotifierTest, LinksAreToldHoweverLongOthersWait) {
+  const test::ScratchDirectory scratch("notifier");
+  ChildProcess daemon([&](ChildProcess&) { return tell_while_the_kernel_takes_nothing(scratch); });
+  EXPECT_EQ(daemon.join(), 0);
+}
+
+TEST(NotifierTest, LinksThatAreNotToldBeforeTheEndAreSaidNotToBe) {
+  const test::ScratchDirectory scratch("notifier");
+  ChildProcess daemon([&](ChildProcess&) {
+    auto state = SessionState::open(scratch / "state", scratch / "going", Start::kAnew);
+    if (!Teller::start(false) || !state) return 1;
+    FullPipe pipe;
+    Notifier notifier;
+    notifier.start(pipe.device(), scratch.path(), *state);
+    const std::array<NodeId, 1> links{kRootNode};
+    auto told = std::async(std::launch::async, [&] { return notifier.links_now(links); });
+    if (told.wait_for(std::chrono::milliseconds(100)) == std::future_status::ready) return 2;
+    notifier.cut();
+    return told.get() ? 3 : 0;
+  });
+  EXPECT_EQ(daemon.join(), 0);
+}
+
+}  // namespace
+}  // namespace okcvm::fusefs
