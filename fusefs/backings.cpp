@@ -163,6 +163,7 @@ Result<Backings::Use> Backings::open_first(NodeId id, int flags, bool shared, co
   }
   auto served = open_file(Purpose::kServe);
   if (!served) return fail(served.error());
+  if (!may_be_held(*served)) return fail_errno(ENFILE);
   const HeldFile held = held_file(std::make_shared<FileDescriptor>(std::move(*served)));
   HeldFile former;  // closed after the lock is released
   MutexLock lock(mutex_);

@@ -21,12 +21,14 @@ GoingNames::GoingNames(std::filesystem::path path, Start start) : path_(std::mov
   if (file_ && ::fstat(file_.get(), &status) == 0) size_ = static_cast<std::size_t>(status.st_size);
 }
 
-void GoingNames::note(const RelPath& path) {
+bool GoingNames::note(const RelPath& path) {
   if (!file_) file_ = FileDescriptor(::open(path_.c_str(), kFlags | O_CREAT, 0600));
-  if (!file_ || size_ > kMost) return;
+  if (!file_) return false;
+  if (size_ > kMost) return true;  // that there are more than fit is to be seen by now
   const std::string line = path.text() + '\0';
-  if (const ssize_t put = ::write(file_.get(), line.data(), line.size()); put > 0)
-    size_ += static_cast<std::size_t>(put);
+  const ssize_t put = ::write(file_.get(), line.data(), line.size());
+  if (put > 0) size_ += static_cast<std::size_t>(put);
+  return put == static_cast<ssize_t>(line.size());
 }
 
 std::string GoingNames::text() const {

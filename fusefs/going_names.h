@@ -19,10 +19,11 @@ class GoingNames final {
   /// None, or after a take-over what the last daemon noted. The file is there while there are any.
   GoingNames(std::filesystem::path path, Start start);
 
-  /// The root, for a name that has no path.
-  void note(const RelPath& path);
+  /// The root, for a name that has no path. False where there was no room for it.
+  [[nodiscard]] bool note(const RelPath& path);
   std::vector<RelPath> all() const;
-  /// Whether all() has every name that was to be noted: not where there was no room, or one has no path.
+  /// Whether all() has every name that was to be noted, as far as the file tells: not where there was more
+  /// than fits, or one has no path.
   bool has_all() const;
   void clear();
 

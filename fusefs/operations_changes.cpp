@@ -31,13 +31,28 @@ Unexpected Operations::deny(std::string_view operation, NodeId parent, const cha
   if (errno_value == EROFS)
     error.message = "this part of the session is read-only; write to outputs/ or temp/";
   if (config_.on_denial) {
-    RelPath path;
-    if (auto node = nodes_.find(parent))
-      if (auto directory = path_of(*node)) path = *directory;
+    RelPath path = shown_path(parent);
     if (auto leaf = Name::parse(name)) path = path / *leaf;
     as_daemon([&] { config_.on_denial(operation, path, errno_value); });
   }
   return Unexpected(std::move(error));
+}
+
+/// Where a directory is, as far as its names are known: for people to read.
+RelPath Operations::shown_path(NodeId directory) {
+  std::vector<Name> names;
+  for (auto node = nodes_.find(directory); node; node = nodes_.find(node->parent)) {
+    RelPath path;
+    if (auto known = path_of(*node); known || is_fixed(node->id)) {
+      if (known) path = std::move(*known);
+      for (auto name = names.rbegin(); name != names.rend(); ++name) path = path / *name;
+      return path;
+    }
+    auto name = Name::parse(node->name);
+    if (!name) break;
+    names.push_back(std::move(*name));
+  }
+  return {};
 }
 
 /// Everything that can be refused is refused before the folder is made: a refused write leaves nothing.

@@ -316,9 +316,16 @@ Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
 Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const GoesOn& goes_on) {
   const std::size_t top = walk.entries.size();
   std::vector<Rows> rows;  // what is left in the directories of the walk from `top` on
-  const auto remove_alone = [&] {
+  // What somebody else removes meanwhile is removed.
+  const auto is_gone = [&walk](const auto& done) {
+    if (done || (done.error().errno_value != ENOENT && done.error().errno_value != ESTALE)) return false;
+    walk.pop();
+    return true;
+  };
+  const auto remove_alone = [&]() -> Result<void> {
     const Gate::Closing alone(gate_);
-    return remove_last(caller, walk);
+    auto removed = remove_last(caller, walk);
+    return is_gone(removed) ? Result<void>() : removed;
   };
   while (walk.entries.size() >= top) {
     if (goes_on && !goes_on())
@@ -331,6 +338,7 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
     if (top + rows.size() == walk.entries.size()) {
       const Gate::Pass pass(gate_);
       auto listed = children(entry.id);
+      if (is_gone(listed)) continue;
       if (!listed) return fail(listed.error());
       std::reverse(listed->begin(), listed->end());
       rows.push_back(std::move(*listed));

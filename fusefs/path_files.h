@@ -16,8 +16,12 @@ class Walk {
  public:
   explicit Walk(Operations& operations) : operations_(&operations) {}
   Walk(Walk&& other) noexcept
-      : entries(std::move(other.entries)), names(std::move(other.names)), operations_(other.operations_) {
+      : entries(std::move(other.entries)),
+        names(std::move(other.names)),
+        operations_(other.operations_),
+        text_size_(std::exchange(other.text_size_, 0)) {
     other.entries.clear();
+    other.names.clear();
   }
   Walk& operator=(Walk&& other) noexcept {
     std::swap(entries, other.entries);

@@ -22,8 +22,9 @@ void RemovedInodes::hold(NodeId id, FileDescriptor inode) {
   FileDescriptor oldest;
   MutexLock lock(mutex_);
   former = take(id);
+  const bool takes_too_many = !may_be_held(inode);
   held_[id.value] = {std::move(inode), ages_.insert(ages_.end(), id)};
-  if (++held_in_all > kMostInAll || held_.size() > kMost) oldest = take(ages_.front());
+  if (++held_in_all > kMostInAll || held_.size() > kMost || takes_too_many) oldest = take(ages_.front());
 }
 
 FileDescriptor RemovedInodes::again(NodeId id) const {

@@ -98,7 +98,8 @@ Result<Handle> Volume::pin(int directory, const char* name, std::uint64_t inode)
   handle.size = sizeof inode;
   std::memcpy(handle.bytes.data(), &inode, sizeof inode);
   MutexLock lock(mutex_);
-  if (!pinned_.contains(inode) && pinned_.size() >= descriptors_for_one_session()) return fail_errno(ENFILE);
+  if (!pinned_.contains(inode) && (pinned_.size() >= descriptors_for_one_session() || !may_be_held(file)))
+    return fail_errno(ENFILE);
   Pinned& pinned = pinned_[inode];
   if (pinned.count++ == 0) pinned.file = std::move(file);
   return handle;

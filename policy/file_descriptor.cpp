@@ -39,6 +39,12 @@ std::size_t descriptors_for_one_session() {
   return most.rlim_cur / 4;
 }
 
+bool may_be_held(const FileDescriptor& file) {
+  rlimit most{};
+  ::getrlimit(RLIMIT_NOFILE, &most);
+  return static_cast<std::size_t>(file.get()) < most.rlim_cur - most.rlim_cur / 4;
+}
+
 void expect_hasty_writer(dev_t device, ino_t inode) {
   const MutexLock lock(leasing);
   const auto now = Clock::now();

@@ -39,8 +39,12 @@ class FileDescriptor final {
 };
 
 /// How many descriptors a session may hold of each kind whose number its programs choose: a quarter of what
-/// the process may open (RLIMIT_NOFILE), so that none takes them from the others.
+/// the process may open (RLIMIT_NOFILE).
 std::size_t descriptors_for_one_session();
+/// Whether a descriptor may be held for as long as programs choose. The lowest free number is the next, so it
+/// tells how many are taken: the last quarter is for the daemon's own work, whatever all sessions together
+/// do.
+bool may_be_held(const FileDescriptor& file);
 
 /// Somebody is about to open this file for writing without waiting (O_NONBLOCK): for a second, or until the
 /// next call, has_writers() says that somebody can write to it, instead of taking a lease, which would make

@@ -19,8 +19,8 @@ class GoingNamesTest : public ::testing::Test {
 TEST_F(GoingNamesTest, AreToldToTheNextDaemon) {
   EXPECT_TRUE(names_.has_all());
   EXPECT_TRUE(next_daemons().has_all());
-  names_.note(path("outputs/a"));
-  names_.note(path("outputs/b\n"));
+  EXPECT_TRUE(names_.note(path("outputs/a")));
+  EXPECT_TRUE(names_.note(path("outputs/b\n")));
   EXPECT_EQ(next_daemons().all(), (std::vector{path("outputs/a"), path("outputs/b\n")}));
   EXPECT_TRUE(next_daemons().has_all());
   names_.clear();
@@ -28,11 +28,11 @@ TEST_F(GoingNamesTest, AreToldToTheNextDaemon) {
 }
 
 TEST_F(GoingNamesTest, AreNotAllWhereOneHasNoPath) {
-  names_.note(RelPath());
+  EXPECT_TRUE(names_.note(RelPath()));
   EXPECT_FALSE(next_daemons().has_all());
   names_.clear();
-  names_.note(path("outputs/a"));
-  names_.note(RelPath());
+  EXPECT_TRUE(names_.note(path("outputs/a")));
+  EXPECT_TRUE(names_.note(RelPath()));
   EXPECT_FALSE(next_daemons().has_all());
   names_.clear();
   EXPECT_TRUE(next_daemons().has_all());
@@ -40,9 +40,14 @@ TEST_F(GoingNamesTest, AreNotAllWhereOneHasNoPath) {
 
 TEST_F(GoingNamesTest, AreNotAllWhereThereAreMoreThanFit) {
   const std::string folder = "outputs/" + std::string(240, 'd') + "/";
-  for (int i = 0; i < 5000; ++i) names_.note(path(folder + std::to_string(i)));
+  for (int i = 0; i < 5000; ++i) EXPECT_TRUE(names_.note(path(folder + std::to_string(i))));
   EXPECT_LT(next_daemons().all().size(), 5000u);
   EXPECT_FALSE(next_daemons().has_all());
+}
+
+TEST_F(GoingNamesTest, AreSaidNotToBeNotedWhereThereIsNoRoom) {
+  GoingNames nowhere(scratch_ / "absent/going", Start::kAnew);
+  EXPECT_FALSE(nowhere.note(path("outputs/a")));
 }
 
 }  // namespace
