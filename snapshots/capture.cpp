@@ -274,7 +274,9 @@ void Capture::set_size(Node& node, std::uint64_t size) {
 }
 
 Result<void> Capture::tell_progress() {
-  if (!progress_ || found_.entries % 512 != 0) return {};
+  constexpr std::uint64_t kBytes = 8 << 20;
+  if (!progress_ || (found_.entries % 512 != 0 && found_.bytes - told_at_bytes_ < kBytes)) return {};
+  told_at_bytes_ = found_.bytes;
   if (progress_("reading", found_.entries, 0)) return {};
   return stopped();
 }

@@ -84,6 +84,7 @@ class Capture final {
   Trust trust_;
   const Progress& progress_;
   Captured found_;
+  std::uint64_t told_at_bytes_ = 0;  // of found_.bytes, when progress was last told
   std::int64_t now_ns_ = 0;
   std::map<std::uint64_t, LinkedInode> linked_;
   std::vector<std::string> alone_;                          // files of one link that had more

@@ -6,6 +6,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_set>
 #include <vector>
 
@@ -74,26 +75,58 @@ void keep_small(std::vector<Pack>& packs) {
   packs.resize(count);
 }
 
+/// Where an object stands in a pack, as its index tells.
+struct Row {
+  Oid oid;
+  std::uint64_t offset;
+  std::uint32_t crc;
+};
+
+/// In the order of the pack; none of an index that is damaged, or has offsets past 2 GiB.
+std::optional<std::vector<Row>> rows_of(int folder, const Pack& pack) {
+  const auto index = read_file(folder, (pack.name + ".idx").c_str());
+  if (!index || index->size() < kIndexHead + 2 * kTrailer || be32(*index, 0) != 0xff744f63 ||
+      be32(*index, 4) != 2)
+    return std::nullopt;
+  const std::size_t count = be32(*index, kIndexHead - 4);
+  if (index->size() != kIndexHead + count * 28 + 2 * kTrailer) return std::nullopt;
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < count; ++i)
+    rows.push_back({Oid::from_raw(index->data() + kIndexHead + i * Oid::kSize),
+                    be32(*index, kIndexHead + count * 24 + i * 4),
+                    be32(*index, kIndexHead + count * 20 + i * 4)});
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.offset < b.offset; });
+  return rows;
+}
+
+/// A commit, a tree or a blob, and no delta (gitformat-pack(5)).
+bool is_whole_object(char first_byte) {
+  const auto kind = static_cast<unsigned char>(first_byte) >> 4 & 7;
+  return kind >= 1 && kind <= 3;
+}
+
+FileDescriptor open_pack(int folder, const Pack& pack) {
+  return FileDescriptor(::openat(folder, (pack.name + ".pack").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+}
+
+/// Whether git made it, with deltas.
+bool has_deltas(int folder, const Pack& pack) {
+  const auto rows = rows_of(folder, pack);
+  const FileDescriptor file = open_pack(folder, pack);
+  return rows && file && std::any_of(rows->begin(), rows->end(), [&](const Row& row) {
+           char first = 0;
+           const auto got = read_at(file.get(), &first, 1, row.offset);
+           return got && *got == 1 && !is_whole_object(first);
+         });
+}
+
 /// Reads every object as it stands. `use` gets null for one that is damaged, and answers whether to go on.
 /// False: it did not, or this is not a pack of ours.
 template <typename Use>
 bool read_pack(int folder, const Pack& pack, const Use& use) {
-  const auto index = read_file(folder, (pack.name + ".idx").c_str());
-  if (!index || index->size() < kIndexHead + 2 * kTrailer || be32(*index, 0) != 0xff744f63 ||
-      be32(*index, 4) != 2)
-    return false;
-  const std::size_t count = be32(*index, kIndexHead - 4);
-  if (index->size() != kIndexHead + count * 28 + 2 * kTrailer) return false;  // also: no offset past 2 GiB
-  struct Row {
-    std::uint64_t offset;
-    std::size_t number;
-  };
-  std::vector<Row> rows;
-  for (std::size_t i = 0; i < count; ++i) rows.push_back({be32(*index, kIndexHead + count * 24 + i * 4), i});
-  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.offset < b.offset; });
-  const FileDescriptor file(
-      ::openat(folder, (pack.name + ".pack").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!file || pack.size < kTrailer) return false;
+  const auto rows = rows_of(folder, pack);
+  const FileDescriptor file = open_pack(folder, pack);
+  if (!rows || !file || pack.size < kTrailer) return false;
   std::string piece;  // of the pack, read ahead: most packs are small, and so are most of their objects
   std::uint64_t piece_from = 0;
   const auto fetch = [&](std::uint64_t from, std::uint64_t end) {
@@ -106,18 +139,16 @@ bool read_pack(int folder, const Pack& pack, const Use& use) {
     piece.clear();
     return false;
   };
-  for (std::size_t i = 0; i < count; ++i) {
+  for (auto row = rows->begin(); row != rows->end(); ++row) {
     PackEntry entry;
-    entry.oid = Oid::from_raw(index->data() + kIndexHead + rows[i].number * Oid::kSize);
-    entry.crc = be32(*index, kIndexHead + count * 20 + rows[i].number * 4);
-    const std::uint64_t from = rows[i].offset;
-    const std::uint64_t end = i + 1 < count ? rows[i + 1].offset : pack.size - kTrailer;
-    if (fetch(from, end)) entry.bytes.assign(piece, from - piece_from, end - from);
+    entry.oid = row->oid;
+    entry.crc = row->crc;
+    const std::uint64_t end = row + 1 != rows->end() ? (row + 1)->offset : pack.size - kTrailer;
+    if (fetch(row->offset, end)) entry.bytes.assign(piece, row->offset - piece_from, end - row->offset);
     const auto crc =
         crc32(0, reinterpret_cast<const Bytef*>(entry.bytes.data()), static_cast<uInt>(entry.bytes.size()));
     const bool is_whole = !entry.bytes.empty() && crc == entry.crc;
-    const auto kind = is_whole ? static_cast<unsigned char>(entry.bytes[0]) >> 4 & 7 : 1;
-    if (kind < 1 || kind > 3 || !use(is_whole ? &entry : nullptr)) return false;
+    if ((is_whole && !is_whole_object(entry.bytes[0])) || !use(is_whole ? &entry : nullptr)) return false;
   }
   return true;
 }
@@ -170,6 +201,7 @@ void merge_packs(Repository& repository) {
       ::openat(repository.folder(), "objects/pack", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return;
   auto packs = find_packs(folder.get(), kMaxPacks);
+  std::erase_if(packs, [&](const Pack& pack) { return has_deltas(folder.get(), pack); });
   if (packs.size() < kMaxPacks) return;
   keep_small(packs);
   if (packs.size() < 2) return;

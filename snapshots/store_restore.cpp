@@ -30,13 +30,15 @@ Store::ChangeSource unheld(const Store::RestoreHooks& hooks) {
 bool takes_long(const ChangeSet& changes, const std::filesystem::path& workspace) {
   constexpr std::uint64_t kMuch = 32 << 20;
   if (changes.rescan) return true;
+  const auto disk = Disk::open(workspace);
+  if (!disk || !*disk) return false;
   const std::set<RelPath> open(changes.in_flight.begin(), changes.in_flight.end());
   std::uint64_t bytes = 0;
   for (const Change& change : changes.changes) {
-    struct stat status {};
-    if (!open.contains(change.path) && ::lstat((workspace / change.path.text()).c_str(), &status) == 0 &&
-        S_ISREG(status.st_mode))
-      bytes += static_cast<std::uint64_t>(status.st_size);
+    if (open.contains(change.path)) continue;
+    const auto status = (*disk)->stat(change.path.text());
+    if (status && *status && S_ISREG((*status)->st_mode))
+      bytes += static_cast<std::uint64_t>((*status)->st_size);
     if (bytes > kMuch) return true;
   }
   return false;
@@ -109,16 +111,11 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   auto rows = to_differences(plan->deltas);
   if (!rows) return fail(rows.error());
   if (auto arranged = arrange(*plan, *taken->tree, **wanted); !arranged) return fail(arranged.error());
-  const auto done = plan->deltas.empty() ? set_undo(taken->commit.oid)
-                                         : carry_out(*plan, *taken, target, **wanted, hooks, progress);
+  // One that changes nothing leaves what can be undone: the restore before it.
+  const auto done =
+      plan->deltas.empty() ? Result<void>() : carry_out(*plan, *taken, target, **wanted, hooks, progress);
   if (!done) return fail(done.error());
   return RestoreResult{StoreAccess::id(target.oid), std::move(*rows), taken->snapshot};
-}
-
-Result<void> GitStore::set_undo(const Oid& before) {
-  const auto undo = repository_->ref(kUndoRef);
-  if (!undo) return fail(undo.error());
-  return repository_->move_ref(kUndoRef, *undo, before);
 }
 
 /// Makes the workspace, of which `taken` was just taken, what the plan wants; or, after an error, what it

@@ -262,6 +262,17 @@ TEST_F(RestoreTest, ToBeforeTheZonesExistedAndBack) {
   expect_same(full, manifest());
 }
 
+TEST_F(RestoreTest, OneThatChangesNothingCanStillBeUndone) {
+  make_zones();
+  shell("echo 1 > outputs/f");
+  const auto one = snapshot("one");
+  shell("echo 22 > outputs/f");
+  restore(one);
+  restore(one);
+  ASSERT_TRUE(store().undo(hooks(), nullptr));
+  EXPECT_EQ(read(in("outputs/f")), "22\n");
+}
+
 TEST_F(RestoreTest, AFifoInTheWayGivesWay) {
   make_zones();
   shell("echo 1 > outputs/x; mkdir outputs/d; echo 2 > outputs/d/2");

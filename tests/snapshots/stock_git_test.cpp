@@ -39,6 +39,26 @@ TEST_F(StockGit, WhatItPrunedIsStoredAgain) {
   expect_exact(both);
 }
 
+TEST_F(StockGit, PacksWithDeltasStayAndTheOthersAreMerged) {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += std::to_string(i * i) + "\n";
+  for (int i = 0; i < 4; ++i) {
+    write(in("outputs/text"), text + std::to_string(i));
+    record_.note(ChangeKind::kContent, "outputs/text");
+    snapshot("like the last");
+  }
+  git("-c pack.writeBitmaps=false repack -q -a -d");
+  const auto packs = [this] { return list(repository() / "objects/pack").size() / 2; };
+  for (int i = 0; i < 60; ++i) {
+    write(in("outputs/number"), std::to_string(i));
+    record_.note(ChangeKind::kContent, "outputs/number");
+    snapshot("number");
+  }
+  EXPECT_LT(packs(), 45u);
+  reopen();
+  expect_sound_repository();
+}
+
 TEST_F(StockGit, WhatItTookAwayIsMissedByVerify) {
   shell("echo a > outputs/one");
   snapshot("a");
