@@ -61,6 +61,12 @@ std::string HttpClient::receive_until(std::string_view end) {
   return bytes;
 }
 
+std::size_t HttpClient::receive_some(std::size_t most) {
+  std::string bytes(most, '\0');
+  const auto got = ::recv(socket_.get(), bytes.data(), bytes.size(), 0);
+  return got > 0 ? static_cast<std::size_t>(got) : 0;
+}
+
 bool HttpClient::is_closed_within(int seconds) {
   pollfd waiting{socket_.get(), POLLIN, 0};
   char byte = 0;

@@ -30,6 +30,8 @@ class HttpClient {
   HttpAnswer receive(bool to_head = false);
   /// Bytes until `end` was seen or the connection ended.
   std::string receive_until(std::string_view end);
+  /// How many bytes came, `most` or fewer; they are dropped. 0 at the end.
+  std::size_t receive_some(std::size_t most);
   /// Whether the other side has closed; waits for it up to `seconds`.
   bool is_closed_within(int seconds);
 

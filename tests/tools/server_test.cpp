@@ -33,6 +33,8 @@ Response text_response(std::string text) {
   return response;
 }
 
+constexpr std::size_t kLargeAnswer = 16 << 20;
+
 /// Counts the bytes of a streamed body; refuses at the first byte 'x'.
 class CountingSink final : public BodySink {
  public:
@@ -109,6 +111,8 @@ class ServerTest : public ::testing::Test {
         response.content_type = "application/json";
         return response;
       };
+    } else if (request.path == "/large") {
+      handling.respond = [](Request&) { return text_response(std::string(kLargeAnswer, 'l')); };
     } else if (request.path == "/wait") {
       handling.respond = [this](Request&) {
         waiting_.set_value();
@@ -343,6 +347,29 @@ TEST_F(ServerTest, ClosesIdleAndSlowConnections) {
   EXPECT_TRUE(silent.is_closed_within(10));
   EXPECT_TRUE(slow.is_closed_within(10));
   EXPECT_TRUE(stuck.is_closed_within(10));
+}
+
+TEST_F(ServerTest, WhoTakesAnAnswerSlowlyIsNotIdle) {
+  ServerLimits limits;
+  limits.idle = std::chrono::seconds(1);
+  restart(limits);
+  HttpClient slow(path_);
+  slow.send("GET /large HTTP/1.1\r\n\r\n");
+  const auto begun = std::chrono::steady_clock::now();
+  std::size_t taken = 0;
+  while (std::chrono::steady_clock::now() - begun < std::chrono::milliseconds(2500)) {
+    const auto some = slow.receive_some(64 * 1024);
+    ASSERT_GT(some, 0u) << "after " << taken;
+    taken += some;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // a slow client, not a wait for something
+  }
+  EXPECT_GT(taken, 0u);
+  EXPECT_LT(taken, kLargeAnswer);
+  while (taken < kLargeAnswer) {
+    const auto some = slow.receive_some(1 << 20);
+    ASSERT_GT(some, 0u);
+    taken += some;
+  }
 }
 
 TEST_F(ServerTest, LetsConnectionsBeyondTheLimitWait) {

@@ -193,6 +193,15 @@ TEST_F(SessionVerbs, DeleteGivenTwiceDeletesNoSessionOfALongerName) {
   EXPECT_EQ(ran.out, "there is no session job-1: nothing to do (to delete job-10, name it in full)\n");
 }
 
+TEST_F(SessionVerbs, DeleteGivenTwiceIsDoneThoughSeveralNamesBeginLikeIt) {
+  daemon_answers([answer = sessions_named({"build-1", "build-2"})](const SeenRequest& request) {
+    return request.method == "DELETE" ? reply(200, R"({"id":"build","deleted":false})") : answer(request);
+  });
+  const auto ran = okcvm("delete build");
+  EXPECT_EQ(ran.status, 0);
+  EXPECT_EQ(ran.out, "there is no session build: nothing to do\n");
+}
+
 TEST_F(SessionVerbs, DeleteGivenTwiceDeletesNoSessionWhoseIdWasMadeUp) {
   daemon_answers([answer = sessions_named({"2dee2d40"})](const SeenRequest& request) {
     return request.method == "DELETE" ? reply(200, R"({"id":"2","deleted":false})") : answer(request);

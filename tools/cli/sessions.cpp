@@ -247,12 +247,17 @@ Outcome<void> remove(Context& context) {
   constexpr std::size_t kMadeUp = 8, kEnough = 4;
   std::string id = context.args().argument("ID");
   const auto found = context.get(context.session());
-  if (!found && found.error().code != "not_found") return tl::unexpected(found.error());
+  const auto is_hexadecimal = [](const std::string& text) {
+    return text.find_first_not_of("0123456789abcdef") == text.npos;
+  };
+  // What others' ids begin with is not there itself, unless it may stand for one that was made up.
+  const bool is_absent = !found && (found.error().code == "not_found" ||
+                                    (found.error().code == "ambiguous_prefix" && !is_hexadecimal(id)));
+  if (!found && !is_absent) return tl::unexpected(found.error());
   std::string longer;
   if (found) {
     const auto whole = text_in(*found, "id");
-    const bool is_made_up =
-        whole.size() == kMadeUp && whole.find_first_not_of("0123456789abcdef") == whole.npos;
+    const bool is_made_up = whole.size() == kMadeUp && is_hexadecimal(whole);
     ((is_made_up && id.size() >= kEnough) || whole == id ? id : longer) = whole;
   }
 

@@ -31,6 +31,7 @@ constexpr std::chrono::hours kFirstCleanAfter{
     1};  // where daemons are replaced daily, none lives to its second
 constexpr std::chrono::seconds kPatienceAtStop{10};
 constexpr std::chrono::minutes kLongestEnd{2};  // TimeoutStopSec of the unit
+constexpr std::chrono::seconds kPatienceAtReplacement{kLongestEnd - kPatienceAtStop};
 
 SessionsConfig sessions_config(const Options& options) {
   return {options.state_dir,
@@ -205,9 +206,9 @@ class Running {
       else if (manager_.watch_interval())
         manager_.end_within(kLongestEnd);  // for the manager it runs still; the work in hand takes its time
       wait_for_signal();
-      if (!is_first) return;
-      for (auto* timer : {&watch_, &minute_, &clean_}) timer->cancel();
-      server_.stop(kPatienceAtStop, [this] { io_.stop(); });
+      if (is_first)
+        for (auto* timer : {&watch_, &minute_, &clean_}) timer->cancel();
+      server_.stop(leave_mounts_ ? kPatienceAtReplacement : kPatienceAtStop, [this] { io_.stop(); });
     });
   }
 
@@ -308,7 +309,7 @@ Result<void> run(const Options& options, Backends backends) {
 int run_daemon(const Options& options, Backends backends) {
   let_stop_signals_wait(SIG_BLOCK);
   set_up_log(options.log_level, options.log_format);
-  ::umask(0);  // every mode is given in full where something is made
+  ::umask(0);  // modes are given in full where something is made, or are below a folder that is root's alone
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);  // they come as errors
   raise_descriptor_limit();
   if (auto ran = run(options, std::move(backends)); !ran) {

@@ -25,6 +25,8 @@ namespace asio = boost::asio;
 /// closed without a word, so that no user takes the places of the others.
 constexpr std::size_t kMostRefusals = 8;
 
+constexpr std::chrono::seconds kForLastAnswers{2};
+
 Result<Peer> peer_of(int socket) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
@@ -63,6 +65,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
   void stop(std::chrono::seconds patience, std::function<void()> stopped) {
+    if (context_->stopping) return wait_no_longer_than(patience);
     context_->stopping = true;
     stopped_ = std::move(stopped);
     boost::system::error_code ignored;
@@ -72,13 +75,27 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
       if (const auto connection = weak.lock()) connection->stop();
     if (count_ == 0) return finish_stop();
     patience_.expires_after(patience);
-    patience_.async_wait([self = shared_from_this()](boost::system::error_code) {
-      self->context_->out_of_patience = true;
-      self->finish_stop();
-    });
+    wait_for_last();
   }
 
  private:
+  void wait_no_longer_than(std::chrono::seconds patience) {
+    const auto until = std::chrono::steady_clock::now() + patience;
+    if (patience_.expiry() <= until) return;
+    patience_.expires_at(until);
+    wait_for_last();
+  }
+
+  /// What is given up then is to be answered still.
+  void wait_for_last() {
+    patience_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+      if (error) return;
+      if (self->context_->out_of_patience.exchange(true)) return self->finish_stop();
+      self->patience_.expires_after(kForLastAnswers);
+      self->wait_for_last();
+    });
+  }
+
   void accept() {
     // What others than root have open keeps root from nothing.
     if (context_->stopping || accepting_ || count_ - of_others_ >= context_->limits.connections) return;

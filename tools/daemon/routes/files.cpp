@@ -103,7 +103,7 @@ Result<Response> send_file(const Request& request, const RelPath& path, fusefs::
   // A client that has a part of another version gets the whole (RFC 9110, 13.1.5).
   const auto known_part = request.header("if-range");
   const bool is_same = known_part.empty() || known_part == tag;
-  if (const auto header = request.header("range"); !header.empty() && is_same) {
+  if (const auto header = request.header("range"); !header.empty() && is_same && !request.is_head) {
     auto range = parse_range(header, info.size);
     if (!range) {
       response = error_response(range.error(), request.id, 416);
