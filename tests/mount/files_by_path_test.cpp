@@ -85,6 +85,18 @@ TEST_F(FilesByPath, AreRemovedNoFurtherWhenThatIsToEnd) {
   value_of(files.remove({}, path("outputs/d"), true));
 }
 
+TEST_F(FilesByPath, AreRemovedThoughProgramsRemoveThemMeanwhile) {
+  for (int steps = 1; steps < 12; ++steps) {
+    ASSERT_EQ(run_script("mkdir -p d/a/b d/c && touch d/a/1 d/a/2 d/c/3 d/4", outputs()).exit_code, 0);
+    int left = steps;
+    value_of(session().files().remove({}, path("outputs/d"), true, nullptr, [&] {
+      if (--left == 0) std::filesystem::remove_all(outputs() / "d");
+      return true;
+    }));
+    EXPECT_FALSE(there_is(outputs() / "d")) << steps;
+  }
+}
+
 TEST_F(FilesByPath, SayWhichRuleRefusedThemAlsoBehindALink) {
   std::filesystem::create_symlink("../skills", outputs() / "link");
   const auto refused = session().files().make_directories({}, path("outputs/link/new"), 0755);

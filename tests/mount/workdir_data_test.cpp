@@ -275,12 +275,19 @@ TEST_F(Workdir, ALeaseOfTheHostHoldsUpWhoOpensTheFileAlone) {
   std::vector<std::future<std::string>> readers;  // more than there are threads to serve them
   for (int i = 0; i < 40; ++i)
     readers.push_back(std::async(std::launch::async, [&] { return read(workdir() / "f"); }));
+  std::vector<std::future<int>> writers;  // more than there are records of changes
+  for (int i = 0; i < 100; ++i)
+    writers.push_back(std::async(std::launch::async, [&] {
+      return ERRNO_OF(FileDescriptor(::open((workdir() / "f").c_str(), O_WRONLY | O_CLOEXEC)).get());
+    }));
   write(outputs() / "other", "meanwhile");
+  for (int i = 0; i < 500; ++i) EXPECT_ERRNO(ENOENT, ::access((outputs() / std::to_string(i)).c_str(), F_OK));
   EXPECT_EQ(ERRNO_OF(FileDescriptor(::open((workdir() / "f").c_str(), O_RDONLY | O_NONBLOCK)).get()),
             EWOULDBLOCK);
   EXPECT_EQ(cut.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   leased.reset();
   EXPECT_EQ(cut.get(), 0);
+  for (auto& writer : writers) EXPECT_EQ(writer.get(), 0);
   for (auto& reader : readers) EXPECT_THAT(reader.get(), ::testing::AnyOf("bytes", "byt"));
   EXPECT_EQ(read(host() / "f"), "byt");
   ::signal(SIGIO, before);

@@ -446,8 +446,11 @@ TEST_F(Zones, DenialsAreReported) {
   });
   EXPECT_ERRNO(EROFS, ::mkdir((mount() / "made").c_str(), 0755));
   EXPECT_ERRNO(EPERM, ::mknod((outputs() / "null").c_str(), S_IFCHR | 0666, makedev(1, 3)));
+  session().add_skill("pdf", {{"forms/f", "text"}});
+  session().load_skill("pdf");
+  EXPECT_ERRNO(EROFS, ::mkdir((skills() / "pdf/forms/made").c_str(), 0755));
   session().unmount();
-  EXPECT_THAT(denials, ElementsAre("made:EROFS", "outputs/null:EPERM"));
+  EXPECT_THAT(denials, ElementsAre("made:EROFS", "outputs/null:EPERM", "skills/pdf/forms/made:EROFS"));
 }
 
 }  // namespace
