@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
 #include "policy/fault.h"
 #include "snapshots/capture.h"
 #include "snapshots/io.h"
+#include "snapshots/pack_entry.h"
 #include "snapshots/replay.h"
 
 namespace okcvm::snapshots {
@@ -18,20 +18,6 @@ constexpr std::string_view kCannotRead = "a file of the session cannot be read, 
 constexpr std::size_t kChunk = 1 << 20;
 constexpr std::uint64_t kCheapToRead = 1
                                        << 20;  // a moved file up to this size is read rather than recognised
-constexpr std::size_t kSample = 64 << 10;
-
-/// Whether deflating is worth its time: a sample with a flat distribution of bytes is compressed or encrypted
-/// already. 256 bins, and the sum of squares of an even spread with some slack.
-bool looks_compressible(std::string_view sample) {
-  if (sample.size() < 4096) return true;
-  std::array<std::uint64_t, 256> counts{};
-  for (const char c : sample) ++counts[static_cast<unsigned char>(c)];
-  double squares = 0;
-  for (const auto count : counts) squares += static_cast<double>(count) * static_cast<double>(count);
-  const double even = static_cast<double>(sample.size()) * static_cast<double>(sample.size()) / 256;
-  return squares > even * 1.1;
-}
-
 bool has_holes(const struct stat& status) {
   return status.st_blocks * 512 < status.st_size;
 }
@@ -124,7 +110,7 @@ Result<void> Capture::read_small(Node& node, int fd, std::uint64_t& size, const 
 Result<void> Capture::read_large(Node& node, int fd, const struct stat& status, std::uint64_t& size,
                                  const std::string& path) {
   std::string chunk(kChunk, '\0');
-  auto sample = read_at(fd, chunk.data(), kSample, size / 2);
+  auto sample = read_at(fd, chunk.data(), kSampleSize, size / 2);
   if (!sample) return fail_errno(sample.error().errno_value, kCannotRead, path);
   auto stream = batch_.open_blob(size, looks_compressible({chunk.data(), *sample}));
   if (!stream) return fail(stream.error());

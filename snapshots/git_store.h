@@ -125,6 +125,7 @@ class GitStore final : public Store {
                                   const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
   Result<RestoreResult> restore_now(const Commit& target, const std::vector<RelPath>& paths,
                                     const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
+  Result<Snapshot> undo_after_nothing(const Taken& taken) REQUIRES(mutex_);
   Result<void> carry_out(const Plan& plan, const Taken& taken, const Commit& target, Tree& wanted,
                          const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
   Result<Disk> reach_workspace() REQUIRES(mutex_);

@@ -2,6 +2,8 @@
 
 #include <zlib.h>
 
+#include <array>
+
 namespace okcvm::snapshots {
 namespace {
 
@@ -41,7 +43,25 @@ void append_header(ObjectKind kind, std::uint64_t size, std::string& out) {
   out += static_cast<char>(byte);
 }
 
+/// Of a small one it is not worth asking.
+bool is_to_be_compressed(ObjectKind kind, std::string_view bytes) {
+  if (kind == ObjectKind::kTree) return false;
+  return bytes.size() < kSampleSize ||
+         looks_compressible(bytes.substr((bytes.size() - kSampleSize) / 2, kSampleSize));
+}
+
 }  // namespace
+
+/// 256 bins, and the sum of squares of an even spread with some slack.
+bool looks_compressible(std::string_view sample) {
+  if (sample.size() < 4096) return true;
+  std::array<std::uint64_t, 256> counts{};
+  for (const char c : sample) ++counts[static_cast<unsigned char>(c)];
+  double squares = 0;
+  for (const auto count : counts) squares += static_cast<double>(count) * static_cast<double>(count);
+  const double even = static_cast<double>(sample.size()) * static_cast<double>(sample.size()) / 256;
+  return squares > even * 1.1;
+}
 
 Result<PackEntry> make_pack_entry(const Oid& oid, ObjectKind kind, std::string_view bytes) {
   thread_local Deflater fast(kCompressionLevel);
@@ -49,7 +69,7 @@ Result<PackEntry> make_pack_entry(const Oid& oid, ObjectKind kind, std::string_v
   PackEntry entry;
   entry.oid = oid;
   append_header(kind, bytes.size(), entry.bytes);
-  if (!(kind == ObjectKind::kTree ? plain : fast).append(bytes, entry.bytes))
+  if (!(is_to_be_compressed(kind, bytes) ? fast : plain).append(bytes, entry.bytes))
     return fail_errno(ENOMEM, "an object cannot be compressed");
   entry.crc = static_cast<std::uint32_t>(
       crc32(0, reinterpret_cast<const Bytef*>(entry.bytes.data()), static_cast<uInt>(entry.bytes.size())));

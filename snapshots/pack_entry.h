@@ -18,8 +18,14 @@ struct PackEntry {
 };
 
 /// Thread-safe; each thread keeps its own deflate state. Trees are stored as they are: half of them is object
-/// names, which do not compress, and a snapshot of few changes would spend its time on them.
+/// names, which do not compress, and a snapshot of few changes would spend its time on them. So are blobs
+/// that do not look compressible.
 Result<PackEntry> make_pack_entry(const Oid& oid, ObjectKind kind, std::string_view bytes);
+
+/// Whether deflating is worth its time, by a sample of this size from the middle: one with a flat
+/// distribution of bytes is compressed or encrypted already.
+bool looks_compressible(std::string_view sample);
+inline constexpr std::size_t kSampleSize = 64 << 10;
 
 /// The compression used for large and small blobs alike: fast first, as a snapshot is taken between two steps
 /// of an agent; an operator's `git gc` may pack tighter.

@@ -167,7 +167,7 @@ Result<std::string> Repository::read(const Oid& oid, ObjectKind kind) const {
 
 Result<void> Repository::read_stream(const Oid& oid,
                                      const std::function<Result<void>(std::string_view)>& sink) const {
-  // Everything large is stored loose; what is not there is small, and in a pack.
+  // Everything large is stored loose. What is not there is small, or was packed by git, and is held whole.
   const std::string hex = oid.hex();
   FileDescriptor file(::openat(folder_.get(), ("objects/" + hex.substr(0, 2) + "/" + hex.substr(2)).c_str(),
                                O_RDONLY | O_CLOEXEC | O_NOFOLLOW));

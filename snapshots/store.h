@@ -64,7 +64,8 @@ struct Snapshot {
 
 enum class DifferenceKind : std::uint8_t { kAdded, kRemoved, kChanged, kMetadata, kRenamed };
 
-/// One row of a diff or of a restore plan. For kMetadata only mode, owner, times or xattrs differ.
+/// One row of a diff or of a restore plan. For kMetadata only mode, owner, times, xattrs or
+/// what a file is hard-linked to differ.
 struct Difference {
   DifferenceKind kind;
   RelPath path;

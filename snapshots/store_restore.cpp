@@ -111,11 +111,28 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   auto rows = to_differences(plan->deltas);
   if (!rows) return fail(rows.error());
   if (auto arranged = arrange(*plan, *taken->tree, **wanted); !arranged) return fail(arranged.error());
-  // One that changes nothing leaves what can be undone: the restore before it.
-  const auto done =
-      plan->deltas.empty() ? Result<void>() : carry_out(*plan, *taken, target, **wanted, hooks, progress);
-  if (!done) return fail(done.error());
+  if (plan->deltas.empty()) {
+    auto undo = undo_after_nothing(*taken);
+    if (!undo) return fail(undo.error());
+    return RestoreResult{StoreAccess::id(target.oid), {}, std::move(*undo)};
+  }
+  if (auto done = carry_out(*plan, *taken, target, **wanted, hooks, progress); !done)
+    return fail(done.error());
   return RestoreResult{StoreAccess::id(target.oid), std::move(*rows), taken->snapshot};
+}
+
+/// A restore that changes nothing leaves what can be undone: the last one that did, if there was any.
+Result<Snapshot> GitStore::undo_after_nothing(const Taken& taken) {
+  const auto undo = repository_->ref(kUndoRef);
+  if (!undo) return fail(undo.error());
+  if (*undo) {
+    auto commit = read_commit(*repository_, **undo);
+    if (!commit) return fail(commit.error());
+    return to_snapshot(*repository_, *commit);
+  }
+  if (auto moved = repository_->move_ref(kUndoRef, *undo, taken.commit.oid); !moved)
+    return fail(moved.error());
+  return taken.snapshot;
 }
 
 /// Makes the workspace, of which `taken` was just taken, what the plan wants; or, after an error, what it

@@ -90,7 +90,7 @@ Programs use
 .BR \-\-json ,
 which prints the daemon's answer on one line.
 Work that takes over a second shows its progress on standard error if that is a terminal. Interrupted, it is given up,
-and nothing is changed.
+and nothing is changed; but a restore that has begun to change files ends first.
 .SH EXIT STATUS
 .TP
 .B 0
