@@ -1,0 +1,148 @@
+// Files on their way out.
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+
+#include "fusefs/caller_rights.h"
+#include "fusefs/path_files.h"
+#include "policy/zones.h"
+
+namespace okcvm::fusefs {
+
+/// Removes the last entry of a walk that stands below another one; its parent is the walk's last one then.
+Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
+  const Request request = request_of(caller);
+  const NodeId parent = walk.entries[walk.entries.size() - 2].id;
+  const Name& name = walk.names.back();
+  state_.note_going(walk.has_path() ? walk.path() : RelPath());
+  if (S_ISDIR(walk.last().attributes.st_mode)) {
+    if (auto removed = operations_.remove_directory(request, parent, name.c_str()); !removed) return removed;
+  } else {
+    auto removed = operations_.unlink(request, parent, name.c_str());
+    if (!removed) return fail(removed.error());
+    operations_.let_go(*removed);
+  }
+  kernel_.entry(parent, name.text());
+  kernel_.inode(walk.last().id);  // who has it open, or by another name, sees that a name is gone
+  walk.pop();
+  return {};
+}
+
+/// The same with everything below it. Not by recursion: users decide how deep their trees are. Called without
+/// the gate; other requests go on between the steps.
+Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const GoesOn& goes_on) {
+  const std::size_t top = walk.entries.size();
+  std::vector<Rows> rows;  // what is left in the directories of the walk from `top` on
+  // What somebody else removes meanwhile is removed.
+  const auto is_gone = [&walk](const auto& done) {
+    if (done || (done.error().errno_value != ENOENT && done.error().errno_value != ESTALE)) return false;
+    walk.pop();
+    return true;
+  };
+  const auto remove_alone = [&]() -> Result<void> {
+    const Gate::Closing alone(gate_);
+    auto removed = remove_last(caller, walk);
+    return is_gone(removed) ? Result<void>() : removed;
+  };
+  while (walk.entries.size() >= top) {
+    if (goes_on && !goes_on())
+      return fail(Code::kBusy, "the daemon is stopping: what is left stays; remove it again");
+    const Entry& entry = walk.last();
+    if (!S_ISDIR(entry.attributes.st_mode)) {
+      if (auto removed = remove_alone(); !removed) return removed;
+      continue;
+    }
+    if (top + rows.size() == walk.entries.size()) {
+      const Gate::Pass pass(gate_);
+      auto listed = children(entry.id);
+      if (is_gone(listed)) continue;
+      if (!listed) return fail(listed.error());
+      std::reverse(listed->begin(), listed->end());
+      rows.push_back(std::move(*listed));
+    }
+    if (rows.back().empty()) {
+      rows.pop_back();
+      if (auto removed = remove_alone(); !removed) return removed;
+      continue;
+    }
+    auto [child, child_entry] = std::move(rows.back().back());
+    rows.back().pop_back();
+    if (!may_remove(caller, entry.attributes, child_entry.attributes)) return fail_errno(EACCES);
+    const Gate::Pass pass(gate_);
+    auto held =
+        operations_.look_up_unlocked(entry.id, child.c_str());  // its node must stay while we are below it
+    if (held && held->id.value) walk.push(*held, std::move(child));
+  }
+  return {};
+}
+
+Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool recursive,
+                               const EntryCheck& check, const GoesOn& goes_on) {
+  const SessionState::Untold untold(state_);
+  Result<void> result;
+  {
+    std::optional<MutexLock> settled;
+    if (check) settled.emplace(publishing_);
+    std::unique_lock alone(gate_);  // as the kernel's locks make its own changes of names
+    if (path.is_root())
+      return fail(Code::kReadOnly, "the session root cannot be removed; delete the session");
+    auto found = walk_existing(caller, path, Last::kKeep);
+    if (!found) return fail(found.error());
+    // Known before what is in it goes. By where links led.
+    if (found->path().depth() < 2)
+      return fail(Code::kReadOnly, "what stands in the session root stays; remove what is in it",
+                  path.text());
+    const Entry& directory = found->entries[found->entries.size() - 2];
+    if (!may_remove(caller, directory.attributes, found->last().attributes))
+      return fail(Code::kForbidden, "this user may not remove from the directory", path.text());
+    if (check)
+      if (auto allowed = judge(check, caller, path, &found->last()); !allowed) return allowed;
+    const NodeId parent = directory.id;
+    if (recursive) alone.unlock();
+    result = recursive ? remove_tree(caller, *found, goes_on) : remove_last(caller, *found);
+    if (!result) {
+      Error error = result.error();
+      if (error.errno_value == ENOTEMPTY)
+        error.message = "the directory is not empty; ask for it to be removed with its contents (recursive)";
+      result = explained(error, path);
+    }
+    kernel_.inode(parent);
+  }
+  kernel_.drain();
+  return result;
+}
+
+Result<void> PathFiles::empty_zone(Zone zone, const GoesOn& goes_on) {
+  const SessionState::Untold untold(state_);
+  const Caller root;
+  Result<void> result;
+  {
+    const auto passing = [&](auto work) {
+      const Gate::Pass pass(gate_);
+      return work();
+    };
+    auto rows = passing([&] { return children(node_of(zone)); });
+    if (!rows) return fail(rows.error());
+    Walk walk(operations_);
+    walk.entries.push_back(Entry{kRootNode});
+    walk.push(Entry{node_of(zone)}, *Name::parse(rule_of(zone).name));
+    for (auto& row : *rows) {
+      auto held = passing([&] { return operations_.look_up_unlocked(node_of(zone), row.first.c_str()); });
+      if (!held || held->id.value == 0) continue;
+      walk.push(*held, std::move(row.first));
+      result = remove_tree(root, walk, goes_on);
+      if (!result) {
+        result = explained(result.error(), *RelPath::parse(std::string(rule_of(zone).name)));
+        break;
+      }
+    }
+    kernel_.inode(node_of(zone));
+  }
+  kernel_.drain();
+  return result;
+}
+
+}  // namespace okcvm::fusefs
