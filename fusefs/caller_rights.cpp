@@ -1,5 +1,6 @@
 #include "fusefs/caller_rights.h"
 
+#include <linux/capability.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -54,6 +55,10 @@ bool has_capability(const Request& request, int capability) {
   if (request.uid != 0) return false;
   const auto effective = status_of(request.pid, "CapEff:");
   return effective.empty() || has(effective, capability);
+}
+
+bool may_set_group_id(const Request& request, gid_t gid) {
+  return is_in_group(request, gid) || has_capability(request, CAP_FSETID);
 }
 
 bool is_owner_or_capable(const Request& request, const struct stat& inode, int capability) {

@@ -17,6 +17,10 @@ bool is_in_group(const Request& request, gid_t gid);
 /// Whether the caller is root and did not give this capability up (capabilities(7)).
 bool has_capability(const Request& request, int capability);
 
+/// Whether the caller may leave a file of this group its set-group-ID bit (in_group_or_capable() in
+/// fs/inode.c).
+bool may_set_group_id(const Request& request, gid_t gid);
+
 /// Whether the caller owns an inode, or has a capability over it: root's, or in a container that of its root
 /// over what belongs to users and groups of the container (user_namespaces(7); capable_wrt_inode_uidgid() in
 /// kernel/capability.c).

@@ -74,9 +74,7 @@ constexpr std::uint64_t kAttributePresent = 2;
 
 /// What a write by this caller leaves of a mode (setattr_should_drop_suidgid, linux/fs/attr.c).
 mode_t without_privileges(mode_t mode, gid_t gid, const Request& request) {
-  const bool drops_group =
-      (mode & S_ISGID) &&
-      ((mode & S_IXGRP) || !(has_capability(request, CAP_FSETID) || is_in_group(request, gid)));
+  const bool drops_group = (mode & S_ISGID) && ((mode & S_IXGRP) || !may_set_group_id(request, gid));
   return mode & ~(S_ISUID | (drops_group ? S_ISGID : 0u));
 }
 
@@ -209,22 +207,21 @@ Result<Entry> Operations::set_attributes(const Request& request, NodeId id, cons
 /// As setattr_prepare() does (fs/attr.c).
 Result<SetAttributes> Operations::judged(const Request& request, const Node& node, int file,
                                          SetAttributes wanted) const {
-  if (!rule_of(node.zone).changes_underneath) return wanted;
-  struct stat inode {};
-  if (::fstat(file, &inode) != 0) return fail_errno(errno);
   const auto is_now = [](const auto& time) { return time && time->tv_nsec == UTIME_NOW; };
   // Both to now, as touch(1) does, may who can write to it; a size comes with a time.
   const bool sets_times = (wanted.accessed || wanted.modified) && !wanted.size &&
                           !(is_now(wanted.accessed) && is_now(wanted.modified));
+  const bool gives_away = wanted.uid || wanted.gid;
+  if (!rule_of(node.zone).changes_underneath || !(wanted.mode || sets_times || gives_away)) return wanted;
+  struct stat inode {};
+  if (::fstat(file, &inode) != 0) return fail_errno(errno);
   if ((wanted.mode || sets_times) && !is_owner_or_capable(request, inode, CAP_FOWNER))
     return fail_errno(EPERM);
   const bool keeps_owner = !wanted.uid || *wanted.uid == inode.st_uid;
   const bool is_own_group = !wanted.gid || *wanted.gid == inode.st_gid || is_in_group(request, *wanted.gid);
   const bool gives_own = request.uid == inode.st_uid && keeps_owner && is_own_group;
-  if ((wanted.uid || wanted.gid) && !gives_own && !is_owner_or_capable(request, inode, CAP_CHOWN))
-    return fail_errno(EPERM);
-  if (wanted.mode && (*wanted.mode & S_ISGID) && !is_in_group(request, inode.st_gid) &&
-      !has_capability(request, CAP_FSETID))
+  if (gives_away && !gives_own && !is_owner_or_capable(request, inode, CAP_CHOWN)) return fail_errno(EPERM);
+  if (wanted.mode && (*wanted.mode & S_ISGID) && !may_set_group_id(request, inode.st_gid))
     *wanted.mode &= ~static_cast<mode_t>(S_ISGID);
   return wanted;
 }
@@ -235,8 +232,7 @@ mode_t Operations::judged_mode(const Request& request, const Directory& director
   struct stat parent {};
   if (!rule_of(directory.zone).changes_underneath || (mode & kRunsAsGroup) != kRunsAsGroup) return mode;
   const bool is_judged = ::fstat(directory.file.get(), &parent) == 0 &&
-                         (!(parent.st_mode & S_ISGID) || is_in_group(request, parent.st_gid) ||
-                          has_capability(request, CAP_FSETID));
+                         (!(parent.st_mode & S_ISGID) || may_set_group_id(request, parent.st_gid));
   return is_judged ? mode : mode & ~static_cast<mode_t>(S_ISGID);
 }
 
@@ -392,8 +388,7 @@ Result<void> Operations::set_acl(const Request& request, const Node& node, std::
   if (::fstat((*file)->get(), &status) != 0) return fail_errno(errno);
   SetAttributes wanted;
   wanted.mode = (status.st_mode & 07000) | *permissions;
-  if ((status.st_mode & S_ISGID) && !has_capability(request, CAP_FSETID) &&
-      !is_in_group(request, status.st_gid))
+  if ((status.st_mode & S_ISGID) && !may_set_group_id(request, status.st_gid))
     *wanted.mode &= ~static_cast<mode_t>(S_ISGID);
   const auto allowed = judged(request, node, (*file)->get(), wanted);
   if (!allowed) return fail(allowed.error());

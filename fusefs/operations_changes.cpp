@@ -38,21 +38,23 @@ Unexpected Operations::deny(std::string_view operation, NodeId parent, const cha
   return Unexpected(std::move(error));
 }
 
-/// Where a directory is, as far as its names are known: for people to read.
+/// Where a directory is, for people to read; the root where that is not known. What skills/ and workdir/ show
+/// has no path in the workspace, but names.
 RelPath Operations::shown_path(NodeId directory) {
+  auto node = nodes_.find(directory);
+  if (!node) return {};
+  if (auto path = path_of(*node)) return *path;
   std::vector<Name> names;
-  for (auto node = nodes_.find(directory); node; node = nodes_.find(node->parent)) {
-    RelPath path;
-    if (auto known = path_of(*node); known || is_fixed(node->id)) {
-      if (known) path = std::move(*known);
-      for (auto name = names.rbegin(); name != names.rend(); ++name) path = path / *name;
-      return path;
-    }
+  std::size_t size = 0;
+  for (; node && !is_fixed(node->id); node = nodes_.find(node->parent)) {
     auto name = Name::parse(node->name);
-    if (!name) break;
+    if (!name || (size += name->text().size() + 1) > PATH_MAX) return {};
     names.push_back(std::move(*name));
   }
-  return {};
+  auto path = node ? path_of(*node) : Result<RelPath>(fail(node.error()));
+  if (!path) return {};
+  for (auto name = names.rbegin(); name != names.rend(); ++name) *path = *path / *name;
+  return *path;
 }
 
 /// Everything that can be refused is refused before the folder is made: a refused write leaves nothing.

@@ -20,9 +20,9 @@ void RemovedInodes::hold(NodeId id, FileDescriptor inode) {
   // Closed after the lock is released: it may take long to free what they held.
   FileDescriptor former;
   FileDescriptor oldest;
+  const bool takes_too_many = !may_be_held(inode);
   MutexLock lock(mutex_);
   former = take(id);
-  const bool takes_too_many = !may_be_held(inode);
   held_[id.value] = {std::move(inode), ages_.insert(ages_.end(), id)};
   if (++held_in_all > kMostInAll || held_.size() > kMost || takes_too_many) oldest = take(ages_.front());
 }

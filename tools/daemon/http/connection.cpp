@@ -372,9 +372,9 @@ void Connection::write_from(std::shared_ptr<const std::string> bytes, std::size_
   stream_.expires_after(idle_limit());
   const auto rest = asio::buffer(*bytes) + from;
   stream_.async_write_some(rest, [self = shared_from_this(), bytes, from, then = std::move(then)](
-                                     Error_code error, std::size_t size) {
+                                     Error_code error, std::size_t size) mutable {
     if (error) return self->end();
-    self->write_from(bytes, from + size, then);
+    self->write_from(std::move(bytes), from + size, std::move(then));
   });
 }
 
