@@ -127,26 +127,6 @@ TEST_F(FileData, WhatWasStoredThroughAMappingIsNoHole) {
   EXPECT_EQ(read(open_file(outputs() / "f", O_RDONLY)).substr(kAt, 6), "stored");
 }
 
-// More than there are threads to serve them.
-TEST_F(FileData, ManyProgramsFindAtOnceWhatTheyStored) {
-  constexpr int kPrograms = 40, kStores = 20;
-  constexpr off_t kApart = 1 << 20;
-  std::vector<std::unique_ptr<ChildProcess>> programs;
-  for (int i = 0; i < kPrograms; ++i)
-    programs.push_back(std::make_unique<ChildProcess>([&, i](ChildProcess&) {
-      const auto file = open_file(outputs() / std::to_string(i), O_CREAT | O_RDWR, 04644);
-      if (::ftruncate(file.get(), kStores * kApart) != 0) return 1;
-      auto* const bytes = static_cast<char*>(
-          ::mmap(nullptr, kStores * kApart, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
-      for (off_t at = 0; at < kStores * kApart; at += kApart) {
-        bytes[at + 4096] = 1;
-        if (const auto found = ::lseek(file.get(), at, SEEK_DATA); found < at || found > at + 4096) return 2;
-      }
-      return 0;
-    }));
-  for (auto& program : programs) EXPECT_EQ(program->join(), 0);
-}
-
 TEST_F(FileData, WhatWasStoredThroughAMappingIsReadByPath) {
   const auto file = open_file(outputs() / "f", O_CREAT | O_RDWR);
   ASSERT_OK(::ftruncate(file.get(), 8192));
