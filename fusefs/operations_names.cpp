@@ -92,7 +92,7 @@ nlink_t Operations::shown_zones() const {
 Entry Operations::virtual_directory(Zone zone) {
   struct stat status {};
   status.st_ino = kVirtualInode + node_of(zone).value;
-  status.st_mode = S_IFDIR | (zone == Zone::kRoot ? config_.root_mode : 0755);
+  status.st_mode = S_IFDIR | (zone == Zone::kRoot ? config_.root_mode : kZoneMode);
   status.st_nlink = 2 + (zone == Zone::kRoot ? shown_zones() : 0);
   status.st_uid = config_.owner_uid;
   status.st_gid = config_.owner_gid;

@@ -15,7 +15,6 @@ namespace okcvm::fusefs {
 namespace {
 
 constexpr mode_t kFolderMode = 0700;  // <state-dir>/workspaces/<id> is root's alone (DESIGN section 2)
-constexpr mode_t kZoneMode = 0755;
 
 Result<FileDescriptor> open_beneath(int directory, const std::string& path, int flags) {
   open_how how{};

@@ -55,6 +55,9 @@ constexpr int link_error(Zone from, Zone to) {
   return rule_of(from).group == rule_of(to).group ? 0 : EXDEV;
 }
 
+/// Of a zone's own directory before the first change of it: these bits, the session's owner, no xattrs.
+inline constexpr std::uint32_t kZoneMode = 0755;
+
 inline constexpr std::string_view kMetadataFile = ".metadata.json";
 
 }  // namespace okcvm

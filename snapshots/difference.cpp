@@ -6,6 +6,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "policy/zones.h"
 #include "snapshots/io.h"
 
 namespace okcvm::snapshots {
@@ -65,7 +66,8 @@ std::unordered_map<const Delta*, const Delta*> find_renames(const std::vector<De
 bool is_bare_zone(const Delta& delta) {
   const Node* const only = delta.before ? delta.before : delta.after;
   return !(delta.before && delta.after) && only->is_directory() && only->children.empty() &&
-         delta.path.find('/') == std::string::npos;
+         delta.path.find('/') == std::string::npos && only->attributes.mode == kZoneMode &&
+         only->attributes.xattrs.empty();
 }
 
 /// With `has_room` false only that there is a difference.

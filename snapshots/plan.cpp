@@ -10,14 +10,16 @@
 namespace okcvm::snapshots {
 namespace {
 
-/// Zones that the snapshot does not know stay, empty.
-Result<void> keep_zones(Tree& live, Tree& target) {
+/// Zones that the snapshot does not know stay, as they were before they were first written.
+Result<void> keep_zones(Tree& live, Tree& target, const ZoneOwner& owner) {
   for (Tree* tree : {&live, &target})
     if (auto loaded = tree->load(tree->root()); !loaded) return loaded;
   for (const auto& zone : live.root().children) {
     if (!zone->is_directory() || target.root().child(zone->name)) continue;
     if (auto loaded = live.load(*zone); !loaded) return loaded;
-    target.root().add_child(copy_of(*zone, Extent::kAlone)).touch();
+    Node& kept = target.root().add_child(copy_of(*zone, Extent::kAlone));
+    kept.attributes = {kZoneMode, owner.uid, owner.gid, zone->attributes.modified, {}};
+    kept.touch();
     ++target.totals().directories;
   }
   return {};
@@ -103,13 +105,13 @@ std::vector<RelPath> Plan::renamed(const std::vector<RelPath>& paths) const {
   return all.take();
 }
 
-Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths) {
+Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths, const ZoneOwner& owner) {
   Plan plan;
   plan.scope = normalize_scope(paths);
   for (const auto& path : plan.scope)
     if (!path.is_root() && !is_snapshotted(path))
       return fail(Code::kInvalidRequest, "snapshots hold uploads, outputs and temp only", path.text());
-  if (auto kept = keep_zones(live, target); !kept) return fail(kept.error());
+  if (auto kept = keep_zones(live, target, owner); !kept) return fail(kept.error());
   for (const auto& path : plan.scope) {
     auto there = live.find(path);
     if (!there) return fail(there.error());

@@ -29,11 +29,17 @@ struct Plan {
   std::vector<RelPath> renamed(const std::vector<RelPath>& paths) const;
 };
 
-/// Makes a plan, without its work. Adjusts both trees to it: a zone that the snapshot lacks becomes an empty
-/// one (zones themselves stay), and directories that a wanted path needs on its way count as being there once
-/// their delta is carried out. `invalid_request` for a path outside of the zones, `not_found` for one that
-/// neither tree has.
-Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths);
+/// Whose the zones are before they are first written.
+struct ZoneOwner {
+  uid_t uid;
+  gid_t gid;
+};
+
+/// Makes a plan, without its work. Adjusts both trees to it: a zone that the snapshot lacks becomes one
+/// as before its first change (zones themselves stay), and directories that a wanted path needs on its way
+/// count as being there once their delta is carried out. `invalid_request` for a path outside of the zones,
+/// `not_found` for one that neither tree has.
+Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths, const ZoneOwner& owner);
 
 /// Finds out how to do it. What was merely renamed is renamed in `live` afterwards.
 Result<void> arrange(Plan& plan, Tree& live, Tree& target);

@@ -88,7 +88,7 @@ Result<RestoreResult> GitStore::plan_only(const Commit& target, const std::vecto
   if (!wanted) return fail(wanted.error());
   auto live = look_at_workspace(changes, Look::kAtChanges, progress);
   if (!live) return fail(live.error());
-  auto plan = make_plan(**live, **wanted, paths);
+  auto plan = make_plan(**live, **wanted, paths, {config_.owner_uid, config_.owner_gid});
   if (!plan) return fail(plan.error());
   auto rows = to_differences(plan->deltas);
   if (!rows) return fail(rows.error());
@@ -106,7 +106,7 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   const auto hold = hooks.hold ? hooks.hold() : nullptr;
   auto taken = take_now(label, WhereSame::kIsTheNewest, hooks.changes, progress);
   if (!taken) return fail(taken.error());
-  auto plan = make_plan(*taken->tree, **wanted, paths);
+  auto plan = make_plan(*taken->tree, **wanted, paths, {config_.owner_uid, config_.owner_gid});
   if (!plan) return fail(plan.error());
   auto rows = to_differences(plan->deltas);
   if (!rows) return fail(rows.error());

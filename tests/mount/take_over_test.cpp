@@ -1,17 +1,16 @@
+#include "tests/mount/take_over.h"
+
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cstring>
-#include <random>
 
-#include "tests/mount/daemon_process.h"
 #include "tests/support/mounted_session.h"
 
 namespace okcvm::test {
@@ -20,63 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-class TakeOver : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (const auto reason = why_no_mounts(); !reason.empty()) GTEST_SKIP() << reason;
-    Watchdog::instance().expect_progress(Watchdog::usual_limit());
-    place_ = std::make_unique<SessionPlace>();
-    daemon_ = std::make_unique<DaemonProcess>(*place_);
-    ASSERT_TRUE(daemon_->mount()) << daemon_->why();
-    if (daemon_->ask("survives") != "yes") GTEST_SKIP() << "mounts do not outlive their daemon here";
-  }
-  void TearDown() override {
-    daemon_.reset();
-    place_.reset();
-    Watchdog::instance().rest();
-  }
-
-  DaemonProcess& daemon() { return *daemon_; }
-  fs::path outputs() const { return place_->outputs(); }
-  fs::path temp() const { return place_->temp(); }
-  SessionPlace& place() { return *place_; }
-
-  void replace_daemon() {
-    daemon().kill();
-    ASSERT_TRUE(daemon().take_over()) << daemon().why();
-  }
-  /// Runs `work` in a process of its own while the daemon is killed and replaced, again and again, each at
-  /// most `life` after it began. `work` returns 0, or which of its steps failed.
-  void survives(const std::function<int(int round)>& work, int kills = 12,
-                std::chrono::microseconds life = std::chrono::milliseconds(60)) {
-    constexpr int kRounds = 100'000;
-    ChildProcess worker([&](ChildProcess& self) {
-      for (int round = 0; round < kRounds; ++round) {
-        if (const int step = work(round); step != 0) {
-          self.send("round " + std::to_string(round) + ", step " + std::to_string(step) + ": " +
-                    errno_name(errno));
-          return 1;
-        }
-        if (there_is(place().scratch() / "enough")) return 0;
-      }
-      return 0;
-    });
-    std::mt19937 random(7);
-    for (int i = 0; i < kills; ++i) {
-      // The moment of death is meant to be any.
-      ::usleep(static_cast<useconds_t>(random() % static_cast<unsigned long>(life.count())));
-      replace_daemon();
-    }
-    write(place().scratch() / "enough", "");
-    EXPECT_EQ(worker.receive(), "");
-    EXPECT_EQ(worker.join(), 0);
-  }
-
- private:
-  std::unique_ptr<SessionPlace> place_;
-  std::unique_ptr<DaemonProcess> daemon_;
-};
 
 TEST_F(TakeOver, ACallThatWaitsIsAnsweredByTheNextDaemon) {
   write(outputs() / "file", "x");
@@ -411,71 +353,6 @@ TEST_F(TakeOver, WhatARestoreTookAwayIsGoneThoughNobodySaidSo) {
   EXPECT_EQ(read(held), "content");
 }
 
-TEST_F(TakeOver, ADamagedRecordOfChangesIsToldAsLost) {
-  write(outputs() / "file", "x");
-  daemon().kill();
-  {
-    const auto record = open_file(place().scratch() / "run/sessions/12ab34cd.changes", O_RDWR);
-    const std::string noise(4096, '\xff');
-    EXPECT_OK(::pwrite(record.get(), noise.data(), noise.size(), 256));
-  }
-  ASSERT_TRUE(daemon().take_over()) << daemon().why();
-  EXPECT_EQ(daemon().ask("changed outputs/file"), "rescan");
-  daemon().ask("forget changes");
-  write(outputs() / "later", "x");
-  EXPECT_EQ(daemon().ask("changed outputs/later"), "yes");
-}
-
-TEST_F(TakeOver, DamagedNodesAreRefused) {
-  fs::create_directories(outputs() / "a/b/c");
-  for (int i = 0; i < 50; ++i) write(outputs() / "a" / std::to_string(i), "x");
-  daemon().kill();
-  {
-    const auto nodes = open_file(place().scratch() / "run/sessions/12ab34cd.nodes", O_RDWR);
-    const std::string noise = pattern(4096);
-    EXPECT_OK(::pwrite(nodes.get(), noise.data(), noise.size(), 4096));
-  }
-  EXPECT_FALSE(daemon().take_over());
-}
-
-TEST_F(TakeOver, ADamagedHandshakeIsNotPlayedToLibfuse) {
-  write(outputs() / "file", "kept");
-  daemon().kill();
-  {
-    const auto state = open_file(place().scratch() / "run/sessions/12ab34cd.state", O_RDWR);
-    const std::string noise = pattern(64);
-    EXPECT_OK(::pwrite(state.get(), noise.data(), noise.size(), 24));  // behind what says how long it is
-  }
-  EXPECT_FALSE(daemon().take_over());
-  EXPECT_THAT(daemon().why(), ::testing::HasSubstr("damaged"));  // found at once, not for want of an answer
-}
-
-/// As before Linux 6.9.
-TEST_F(TakeOver, IsRefusedWhereTheKernelCannotSendAgain) {
-  write(outputs() / "file", "kept");
-  daemon().kill();
-  {
-    const auto state = open_file(place().scratch() / "run/sessions/12ab34cd.state", O_RDWR);
-    constexpr std::uint32_t kCannot = 0;
-    EXPECT_OK(::pwrite(state.get(), &kCannot, sizeof kCannot, 20));  // StateHeader::resend
-  }
-  EXPECT_FALSE(daemon().take_over());
-  EXPECT_THAT(daemon().why(), ::testing::HasSubstr("send again"));
-}
-
-TEST_F(TakeOver, UnusableStateIsRefused) {
-  write(outputs() / "file", "kept");
-  daemon().kill();
-  for (const auto& entry : fs::recursive_directory_iterator(place().scratch() / "run/sessions"))
-    if (entry.is_regular_file()) {
-      const auto state = open_file(entry.path(), O_RDWR);
-      const std::string noise = pattern(4096);
-      EXPECT_OK(::pwrite(state.get(), noise.data(), noise.size(), 0));
-    }
-  EXPECT_FALSE(daemon().take_over());
-  EXPECT_EQ(read(place().workspace() / "outputs/file"), "kept");
-}
-
 /// A daemon may die after it changed the metadata and before it told the kernel.
 using TakeOverByOthers = MountedSession;
 
@@ -488,28 +365,6 @@ TEST_F(TakeOverByOthers, TheMetadataOfTheNextDaemonIsShown) {
   EXPECT_EQ(stat_of(mount() / ".metadata.json").st_size, size + 100);
   EXPECT_EQ(read(mount() / ".metadata.json"), text);
   EXPECT_EQ(read(reader), text);
-}
-
-/// As on an overlayfs: what the dead daemon held open was all that led to its inodes.
-class TakeOverWithoutHandles : public MountedSession {
- protected:
-  static void without_handles(fusefs::MountConfig& config) { config.file_handles = false; }
-};
-
-TEST_F(TakeOverWithoutHandles, IsRefusedAndAnotherMountShowsTheFiles) {
-  start_with(without_handles);
-  fs::create_directory(outputs() / "d");
-  write(outputs() / "d/file", "kept");
-  FileDescriptor device(::fcntl(session().driver().device(), F_DUPFD_CLOEXEC, 0));
-  session().driver().abandon();
-  auto config = session().config();
-  without_handles(config);
-  const auto taken = fusefs::SessionMount::take_over(std::move(config), std::move(device));
-  ASSERT_FALSE(taken);
-  EXPECT_EQ(taken.error().code, Code::kCorrupt);
-  EXPECT_OK(::umount2(mount().c_str(), MNT_DETACH));
-  session().remount(without_handles);
-  EXPECT_EQ(read(outputs() / "d/file"), "kept");
 }
 
 }  // namespace

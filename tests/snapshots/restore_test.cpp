@@ -262,6 +262,24 @@ TEST_F(RestoreTest, ToBeforeTheZonesExistedAndBack) {
   expect_same(full, manifest());
 }
 
+TEST_F(RestoreTest, AZoneIsAsBeforeItsFirstChange) {
+  const auto nothing = snapshot("nothing");
+  make_zones();
+  shell(
+      "chmod 1700 outputs; chown 5:6 outputs; setfattr -n user.a -v 1 outputs; touch -d 2001-01-01 outputs");
+  const Manifest full = manifest();
+  const auto differences =
+      store().diff(nothing.id.text(), std::nullopt, record_.source(), std::nullopt, nullptr);
+  ASSERT_TRUE(differences) << differences.error().message;
+  ASSERT_EQ(differences->size(), 1u);
+  EXPECT_EQ(differences->front().path.text(), "outputs");
+  restore(nothing);
+  EXPECT_EQ(run_script("stat -c %a:%u:%g:%Y outputs; getfattr outputs", workspace()).output,
+            "755:0:0:978307200\n");
+  ASSERT_TRUE(store().undo(hooks(), nullptr));
+  expect_same(full, manifest());
+}
+
 TEST_F(RestoreTest, OneThatChangesNothingCanStillBeUndone) {
   make_zones();
   shell("echo 1 > outputs/f");
