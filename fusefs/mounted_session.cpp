@@ -116,6 +116,7 @@ void MountedSession::settle_after_take_over() {
   for (const auto& file : state_.all_files()) nodes_.opened(file.node, file.flags);
   backings_.settle();
   operations_.orphans().drop_unless([this](NodeId id) { return nodes_.open_state(id).opens > 0; });
+  if (state_.has_untold()) operations_.take_in_all();
 }
 
 Result<void> MountedSession::run() {
@@ -191,7 +192,10 @@ void MountedSession::tell_after_take_over() {
        }))
     notifier_.inode(node.id);
   notifier_.drain();
-  if (state_.has_untold()) tell_everything();
+  if (state_.has_untold())
+    tell_everything();
+  else
+    operations_.have_misplaced_found();
 }
 
 // -- Ending

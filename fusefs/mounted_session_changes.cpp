@@ -88,9 +88,8 @@ void MountedSession::tell_everything() {
   for (const NodeId id : directories) add_names_in(id, paths);
   const auto late = notifier_.times_late();
   hold()->invalidate(paths);
-  for (const NodeId id : directories)  // where they are by now
-    if (const auto node = nodes_.find(id))
-      if (const auto path = operations_.path_of(*node)) notifier_.look_up(*path);
+  for (const Node& node : nodes_.directories())
+    if (rule_of(node.zone).snapshotted) operations_.have_found(node.id);
   forget_names();
   if (notifier_.times_late() == late) state_.set_all_told();
 }

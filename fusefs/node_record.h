@@ -38,8 +38,8 @@ struct NodeRecord {
 };
 static_assert(sizeof(NodeRecord) == 160);
 
-/// In place of `trust`: NodeTable::set_moved_deeper().
-inline constexpr std::uint32_t kMovedDeeper = 0;
+/// In place of `trust`: NodeTable::set_misplaced().
+inline constexpr std::uint32_t kMisplaced = 0;
 
 /// Whether the numbers in a record are such that it can be used.
 bool is_sound(const NodeRecord& record, std::uint32_t slot);

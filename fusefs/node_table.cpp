@@ -101,7 +101,8 @@ NodeTable::NodeTable(NodeTable&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
       kernel_(std::move(other.kernel_)),
       next_slot_(other.next_slot_),
       trust_(other.trust_),
-      live_(other.live_) {}
+      live_(other.live_),
+      misplacements_(other.misplacements_) {}
 
 NodeTable::~NodeTable() = default;
 
@@ -199,9 +200,9 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   if (const auto slot = index_.find(found.key, key_of())) {
     NodeRecord& row = record(*slot);
     if (copy_of(row).handle == found.handle && row.type == found.type >> 12 && !was_carried_off(row, found) &&
-        row.trust != kMovedDeeper) {
-      row.trust = trust_;
-      place(row, found.parent, found.name);
+        (row.trust != kMisplaced || found.is_directory())) {
+      if (row.trust != kMisplaced) row.trust = trust_;
+      place(row, found.parent, found.zone, found.name);
       return Referenced{refer_to(row), false};
     }
     oust(*slot);

@@ -133,13 +133,23 @@ class NodeTable {
   /// Whether the next snapshot reads this node anyway, as part of a directory recorded whole in this epoch.
   bool is_covered(NodeId id, std::uint32_t epoch) const EXCLUDES(mutex_);
   /// How far a directory lies below the directory that links in it may not leave: 1 for `outputs`, 2 for
-  /// `outputs/a`, but 0 for a skill's own directory. Nothing if the chain of parents is broken, dead, or a
+  /// `outputs/a`, but 0 for a skill's own directory; at or below a directory that is_misplaced(), the least
+  /// that it may be for the kernel. Nothing if the chain of parents, up to such a one, is broken, dead, or a
   /// circle.
   std::optional<std::size_t> depth(NodeId id) const EXCLUDES(mutex_);
-  /// A link goes to a directory deeper in the session. Who comes for its text by this node may have found it
-  /// where it stood before, so whoever looks it up from now on is told another one.
-  void set_moved_deeper(NodeId id) EXCLUDES(mutex_);
-  bool has_moved_deeper(NodeId id) const EXCLUDES(mutex_);
+  /// The kernel may have a link or a directory of the writable zones elsewhere than it is, less deep. Who
+  /// comes for the text of such a link may have found it there, so whoever looks it up from now on is told
+  /// another node; a directory stays the same one.
+  void set_misplaced(NodeId id) EXCLUDES(mutex_);
+  bool is_misplaced(NodeId id) const EXCLUDES(mutex_);
+  /// The directories that are, at or above this one.
+  std::vector<NodeId> misplaced_from(NodeId id) const EXCLUDES(mutex_);
+  /// How often something was misplaced so far.
+  std::uint64_t misplacements() const EXCLUDES(mutex_);
+  /// The kernel found a directory where it is, after it was asked to when there were so many misplacements:
+  /// if there were others since, that tells nothing.
+  void set_found(NodeId id, std::uint64_t misplacements) EXCLUDES(mutex_);
+  std::vector<Node> directories() const EXCLUDES(mutex_);
   bool is_at_or_below(NodeId id, const std::vector<NodeId>& tops) const EXCLUDES(mutex_);
 
   // -- What the kernel was told ----------------------------------------------------------------------------
@@ -185,6 +195,10 @@ class NodeTable {
   void note_parent(const NodeRecord& record) REQUIRES(mutex_);
   void oust(std::uint32_t slot) REQUIRES(mutex_);
   void place(NodeRecord& record, NodeId parent, std::string_view name) REQUIRES(mutex_);
+  /// The same, perhaps in another zone, with all that is below.
+  void place(NodeRecord& record, NodeId parent, Zone zone, std::string_view name) REQUIRES(mutex_);
+  template <typename Visitor>
+  std::optional<std::size_t> climb(NodeId id, const Visitor& visit) const REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   SharedRegion region_;
@@ -197,6 +211,7 @@ class NodeTable {
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = kFirstFreeSlot;
   std::uint32_t trust_ GUARDED_BY(mutex_) = 1;
   std::uint64_t live_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t misplacements_ GUARDED_BY(mutex_) = 0;
 };
 
 template <typename Filter>

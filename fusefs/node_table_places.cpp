@@ -12,15 +12,37 @@
 
 namespace okcvm::fusefs {
 
-std::optional<std::size_t> NodeTable::depth(NodeId id) const {
-  MutexLock lock(mutex_);
-  std::size_t depth = 0;
+/// From a node up to a fixed one: visits all before it, and answers how deep the first is.
+template <typename Visitor>
+std::optional<std::size_t> NodeTable::climb(NodeId id, const Visitor& visit) const {
+  std::size_t steps = 0;
   Circle circle;
   for (const NodeRecord* row = live_record(id); row && !row->dead && !circle.closes_at(row);
-       row = live_record(NodeId{row->parent}), ++depth)
+       row = live_record(NodeId{row->parent}), ++steps) {
     if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)}))
-      return row->zone == Zone::kSkills ? depth - std::min<std::size_t>(depth, 1) : depth + 1;
+      return row->zone == Zone::kSkills ? steps - std::min<std::size_t>(steps, 1) : steps + 1;
+    visit(*row, steps);
+  }
   return std::nullopt;
+}
+
+std::optional<std::size_t> NodeTable::depth(NodeId id) const {
+  constexpr std::size_t kLeast = 2;  // of what is in a zone
+  MutexLock lock(mutex_);
+  std::optional<std::size_t> least;  // wherever they are that are misplaced
+  const auto depth = climb(id, [&](const NodeRecord& row, std::size_t steps) {
+    if (row.trust == kMisplaced) least = std::min(least.value_or(steps + kLeast), steps + kLeast);
+  });
+  return least && (!depth || *least < *depth) ? least : depth;
+}
+
+std::vector<NodeId> NodeTable::misplaced_from(NodeId id) const {
+  std::vector<NodeId> ids;
+  MutexLock lock(mutex_);
+  climb(id, [&](const NodeRecord& row, std::size_t) {
+    if (row.trust == kMisplaced) ids.push_back(NodeId{row.id.load(std::memory_order_relaxed)});
+  });
+  return ids;
 }
 
 bool NodeTable::is_at_or_below(NodeId id, const std::vector<NodeId>& tops) const {
@@ -56,9 +78,10 @@ void NodeTable::place(NodeRecord& row, NodeId parent, std::string_view name) {
 
 void NodeTable::moved(const InodeKey& key, NodeId parent, Zone zone, std::string_view name) {
   MutexLock lock(mutex_);
-  const auto slot = index_.find(key, key_of());
-  if (!slot) return;
-  NodeRecord& row = record(*slot);
+  if (const auto slot = index_.find(key, key_of())) place(record(*slot), parent, zone, name);
+}
+
+void NodeTable::place(NodeRecord& row, NodeId parent, Zone zone, std::string_view name) {
   place(row, parent, name);
   if (row.zone == zone) return;
   row.zone = zone;
@@ -107,15 +130,36 @@ std::vector<NodeId> NodeTable::all_of(const InodeKey& key) const {
   return ids;
 }
 
-void NodeTable::set_moved_deeper(NodeId id) {
+void NodeTable::set_misplaced(NodeId id) {
   MutexLock lock(mutex_);
-  if (NodeRecord* row = live_record(id)) row->trust = kMovedDeeper;
+  if (NodeRecord* row = live_record(id)) row->trust = kMisplaced;
+  ++misplacements_;
 }
 
-bool NodeTable::has_moved_deeper(NodeId id) const {
+bool NodeTable::is_misplaced(NodeId id) const {
   MutexLock lock(mutex_);
   const NodeRecord* row = live_record(id);
-  return row && row->trust == kMovedDeeper;
+  return row && row->trust == kMisplaced;
+}
+
+std::uint64_t NodeTable::misplacements() const {
+  MutexLock lock(mutex_);
+  return misplacements_;
+}
+
+void NodeTable::set_found(NodeId id, std::uint64_t misplacements) {
+  MutexLock lock(mutex_);
+  NodeRecord* row = live_record(id);
+  if (row && row->trust == kMisplaced && misplacements == misplacements_) row->trust = trust_;
+}
+
+std::vector<Node> NodeTable::directories() const {
+  std::vector<Node> found;
+  MutexLock lock(mutex_);
+  for (const NodeId id : all_ids())
+    if (const NodeRecord* row = live_record(id); row && row->type == S_IFDIR >> 12)
+      found.push_back(copy_of(*row));
+  return found;
 }
 
 }  // namespace okcvm::fusefs

@@ -66,17 +66,19 @@ void Notifier::run() {
     std::vector<std::byte> messages;
     std::uint64_t count = 0;
     std::function<void()> then;
+    bool only_if_found = false;
     while (!queue_.empty() && !then) {
       const auto bytes = message_of(queue_.front());
       if (messages.size() + bytes.size() > Teller::kMost) break;
       messages.insert(messages.end(), bytes.begin(), bytes.end());
       then = std::move(queue_.front().then);
+      only_if_found = queue_.front().manner == Manner::kLookUp;
       queue_.pop_front();
       ++count;
     }
     lock.unlock();
-    tell(std::move(messages));
-    if (then) then();
+    const bool told = tell(std::move(messages));
+    if (then && (told || !only_if_found)) then();
     lock.lock();
     told_ += count;
     changed_.notify_all();
@@ -86,9 +88,9 @@ void Notifier::run() {
 std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
   // No file has such a name; to look for it the kernel locks the directory, as renames do until their end.
   static const std::string no_name(NAME_MAX + 1, '?');
+  if (notice.manner == Manner::kLookUp) return look_up_message(mount_point_, notice.name, notice.inode);
   const std::string& name = notice.then ? no_name : notice.name;
   if (name.empty()) return inode_message(notice.node, 0);
-  if (notice.manner == Manner::kLookUp) return look_up_message(mount_point_, name);
   fuse_notify_inval_entry_out out{};
   out.parent = notice.node.value;
   out.namelen = static_cast<std::uint32_t>(name.size());
@@ -113,7 +115,7 @@ bool Notifier::tell(std::vector<std::byte> notices, Patience patience) {
     if (patience == Patience::kShort) break;
     told = line->wait(device_, notices, kMilliseconds);
   }
-  if (told != Teller::Line::Told::kYes) was_late();
+  if (told != Teller::Line::Told::kYes && told != Teller::Line::Told::kNotFound) was_late();
   return give_back(std::move(line), told);
 }
 

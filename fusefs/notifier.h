@@ -39,7 +39,9 @@ class Notifier final : public Invalidator {
   void renamed(NodeId parent, const std::string& name) override {
     push({parent, name, Manner::kExpireOrDrop});
   }
-  void look_up(const RelPath& path) override { push({kRootNode, path.text(), Manner::kLookUp}); }
+  void look_up(const RelPath& path, std::uint64_t inode, std::function<void()> found) override {
+    push({kRootNode, path.text(), Manner::kLookUp, std::move(found), inode});
+  }
   void inode(NodeId id) override { push({id, {}, Manner::kDrop}); }
   /// Waits as drain() does.
   bool inode_now(NodeId id) override;
@@ -69,7 +71,8 @@ class Notifier final : public Invalidator {
     NodeId node;
     std::string name;  // empty: the inode itself; a path from the root, to be looked up
     Manner manner;
-    std::function<void()> then = {};  // after_changes_in()
+    std::function<void()> then = {};  // after_changes_in(), look_up()
+    std::uint64_t inode = 0;          // look_up()
   };
   void push(Notice notice);
   void have_thread();
@@ -77,7 +80,8 @@ class Notifier final : public Invalidator {
   void was_late();
   void run();
   std::vector<std::byte> message_of(const Notice& notice) const;
-  /// Comes back when the kernel has taken them (true), or nobody may wait any more.
+  /// Comes back when the kernel has taken them (true, unless the last looks for what is not there), or nobody
+  /// may wait any more.
   bool tell(std::vector<std::byte> notices, Patience patience = Patience::kEndless);
   std::shared_ptr<Teller::Line> take_line();
   /// Whether so many wait for the kernel that no more should.

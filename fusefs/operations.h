@@ -85,8 +85,9 @@ class Invalidator {
   /// looked up: until then, who stands in it goes on there.
   virtual void renamed(NodeId parent, const std::string& name) = 0;
   /// Has the kernel look for what stands at a path, once it was told what was asked for before: it learns
-  /// that a directory which it knew by another name is there now.
-  virtual void look_up(const RelPath& path) = 0;
+  /// that a directory which it knew by another name is there now. Calls `found`, from another thread, if it
+  /// finds this inode there, by the number that it is shown with.
+  virtual void look_up(const RelPath& path, std::uint64_t inode, std::function<void()> found) = 0;
   /// Attributes, and all pages: data, listing or link text.
   virtual void inode(NodeId id) = 0;
   /// The same, done when it returns true: that waits for the answers to READs, WRITEs and READLINKs of it
@@ -146,6 +147,21 @@ class Operations {
   /// by one that it had before it was renamed behind the kernel's back. To be asked before it is looked up
   /// here.
   std::optional<Node> known_in(NodeId parent, const char* name);
+
+  // -- Directories that a restore put elsewhere (operations_places.cpp)
+  // ---------------------------------------
+  /// A directory at this name that the kernel knows by another one, here or elsewhere, was moved behind its
+  /// back: it goes on as the node that it was, which is answered. To be called while requests are held back,
+  /// before it is looked up here. (From elsewhere, where the kernel may have texts of links in it that could
+  /// lead out meanwhile, it becomes another node.)
+  std::optional<NodeId> take_in(NodeId parent, const char* name);
+  /// After a daemon died while it changed the workspace, before requests are answered: does that for all.
+  void take_in_all();
+  /// Has the kernel look for a directory where it is now, once it was told what was asked for before.
+  void have_found(NodeId directory);
+  /// The same for all that the former daemon took in.
+  void have_misplaced_found();
+
   Result<std::string> read_link(NodeId id);
   /// The same for the kernel, which may still have the link where it stood before a rename: ESTALE has it
   /// look again.
@@ -357,6 +373,13 @@ class Operations {
   void name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode = 0);
   bool is_last_name(std::optional<NodeId> id, const struct stat& status) const;
   Result<std::string> link_text(const Node& node, struct stat& status);
+  /// Whether this text of a link leads to nothing outside of the session from where it stands.
+  bool stays_in(const Node& link, std::string_view text, const struct stat& status);
+  /// Takes in a directory, or parts with it: whether the former.
+  bool may_go_on(NodeId directory);
+  /// Waits until the kernel has found those at or above this one, though not long: that may depend on who
+  /// waits.
+  void let_be_found(NodeId directory);
   /// To be called before what is known of a link or directory goes to another directory with its name.
   void note_deeper_move(const InodeKey& moved, mode_t mode, const Directory& from, const Directory& to);
   /// The kernel keeps link texts. Where a link, or a directory with links in it, has come nearer to the root,
@@ -422,6 +445,8 @@ class Operations {
   AccessOrder access_order_;
   SteadyAttributes steady_attributes_;
   DeeperMoves deeper_moves_;
+  std::mutex finding_mutex_;
+  std::condition_variable found_;  // a directory, by the kernel
   // Passed while a change is noted under its path, or an inode where it was found; closed while names move:
   // what is noted after a rename was noted must be named as it is after that.
   Gate moves_;

@@ -265,14 +265,17 @@ Result<std::string> Operations::link_text(const Node& node, struct stat& status)
   return std::string(text.data(), static_cast<std::size_t>(size));
 }
 
+bool Operations::stays_in(const Node& link, std::string_view text, const struct stat& status) {
+  return link_allowed(text, link.zone,
+                      status.st_nlink > 1 || link.dead ? std::nullopt : nodes_.depth(link.parent));
+}
+
 Result<std::string> Operations::read_link(NodeId id) {
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   struct stat status {};
   auto text = link_text(*node, status);
-  if (!text) return text;
-  const auto depth = status.st_nlink > 1 || node->dead ? std::nullopt : nodes_.depth(node->parent);
-  if (!link_allowed(*text, node->zone, depth))
+  if (text && !stays_in(*node, *text, status))
     return deny("readlink", node->parent, node->name.c_str(), EPERM);
   return text;
 }
@@ -289,7 +292,7 @@ void Operations::note_deeper_move(const InodeKey& moved, mode_t mode, const Dire
     const auto node = nodes_.find(*id);
     struct stat status {};
     const auto text = node ? link_text(*node, status) : Result<std::string>(fail(node.error()));
-    if (!text || !link_allowed(*text, from.zone, std::nullopt)) nodes_.set_moved_deeper(*id);
+    if (!text || !link_allowed(*text, from.zone, std::nullopt)) nodes_.set_misplaced(*id);
     return;
   }
   deeper_moves_.begin(*id);
@@ -300,10 +303,11 @@ Result<std::string> Operations::read_link_of_kernel(NodeId id) {
   const auto begun = deeper_moves_.begun();
   const auto node = nodes_.find(id);
   if (!node) return fail(node.error());
+  let_be_found(node->parent);
   struct stat status {};
-  auto text = nodes_.has_moved_deeper(id) ? link_text(*node, status) : read_link(id);
+  auto text = nodes_.is_misplaced(id) ? link_text(*node, status) : read_link(id);
   if (!text || link_allowed(*text, node->zone, std::nullopt)) return text;
-  if (nodes_.has_moved_deeper(id)) return fail_errno(ESTALE);
+  if (nodes_.is_misplaced(id)) return fail_errno(ESTALE);
   if (deeper_moves_.begun() == begun && !nodes_.is_at_or_below(id, deeper_moves_.under_way())) return text;
   deeper_moves_.let_end();
   return fail_errno(ESTALE);

@@ -83,7 +83,7 @@ std::optional<RelPath> Operations::path_to_record(const Node& node) {
 void Operations::record(const Node& known, ChangeKind kind) {
   if (!changes_.enabled() || !rule_of(known.zone).snapshotted) return;
   if (known.dead) {  // or a link with another node by now
-    if (nodes_.has_moved_deeper(known.id)) changes_.lose_track("a changed link could not be named");
+    if (nodes_.is_misplaced(known.id)) changes_.lose_track("a changed link could not be named");
     return;
   }
   const auto epoch = changes_.epoch();

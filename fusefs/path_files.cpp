@@ -13,11 +13,6 @@
 namespace okcvm::fusefs {
 namespace {
 
-/// Whether a directory with this name was known by another one. The table keeps short names only.
-bool is_renamed(const std::optional<Node>& known, const std::string& name) {
-  return known && known->is_directory() && known->name != name;
-}
-
 constexpr int kMaxLinks = 40;  // as the kernel, path_resolution(7)
 
 Unexpected not_found(const RelPath& path) {
@@ -309,7 +304,7 @@ void PathFiles::tell_kernel(const std::vector<RelPath>& changed) {
   Walk walk(operations_);  // to where the last one was found
   walk.entries.push_back(*root);
   std::optional<Placed> missing;
-  std::vector<RelPath> renamed;  // directories that the kernel knows by another name
+  std::vector<NodeId> moved;  // directories that the kernel knows by another name
   for (const RelPath& path : changed) {
     if (path.is_root()) continue;
     if (path.depth() == 1) {
@@ -324,18 +319,17 @@ void PathFiles::tell_kernel(const std::vector<RelPath>& changed) {
     while (walk.names.size() > shared) walk.pop();
     while (walk.names.size() + 1 < parts.size()) {
       Name name = *Name::parse(parts[walk.names.size()]);
-      if (is_renamed(operations_.known_in(walk.last().id, name.c_str()), name.text()))
-        renamed.push_back(walk.path() / name);
+      if (const auto id = operations_.take_in(walk.last().id, name.c_str())) moved.push_back(*id);
       if (!step_down(walk, std::move(name))) break;
     }
     Placed placed{walk.last().id, *Name::parse(parts[walk.names.size()])};
     const bool is_there = walk.names.size() + 1 == parts.size();
     // What is below a name that is no directory any more is covered by that name's own notice.
     if (!is_there && missing == placed) continue;
-    if (tell_kernel(placed)) renamed.push_back(walk.path() / placed.name);
+    if (const auto id = tell_kernel(placed)) moved.push_back(*id);
     if (!is_there) missing = std::move(placed);
   }
-  for (const auto& path : renamed) kernel_.look_up(path);
+  for (const NodeId id : moved) operations_.have_found(id);
 }
 
 bool PathFiles::step_down(Walk& walk, Name name) {
@@ -349,11 +343,13 @@ bool PathFiles::step_down(Walk& walk, Name name) {
   return is_directory;
 }
 
-bool PathFiles::tell_kernel(const Placed& placed) {
+std::optional<NodeId> PathFiles::tell_kernel(const Placed& placed) {
   const NodeId directory = placed.directory;
   const std::string& name = placed.name.text();
   const auto known = operations_.known_in(directory, name.c_str());
   const bool has_name = known && (known->name.empty() || known->name == name);
+  const auto moved =
+      known && known->name == name ? std::nullopt : operations_.take_in(directory, name.c_str());
   auto entry = operations_.look_up_unlocked(directory, name.c_str());
   // What is still the same inode keeps its name: a process may have it as its working directory. If it is
   // only ourselves who know it, the kernel may take the name for free.
@@ -368,7 +364,7 @@ bool PathFiles::tell_kernel(const Placed& placed) {
     operations_.forget(entry->id, 1);
   }
   kernel_.inode(directory);
-  return is_renamed(known, name);
+  return moved;
 }
 
 }  // namespace okcvm::fusefs

@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,6 +27,9 @@
 
 namespace okcvm::fusefs {
 namespace {
+
+using Told = Teller::Line::Told;
+static_assert(sizeof(Told) == 1);  // as it is sent
 
 int teller = -1;  // the socket to it; open as long as this process lives
 pid_t teller_pid = -1;
@@ -97,10 +101,9 @@ struct ServedLine {
       const auto [size, device] = Message(bytes).receive(socket.get());
       if (size == 0 || !device) return;
       is_telling = true;
-      write_notices(device.get(), std::span(bytes).first(size));
+      const Told told = write_notices(device.get(), std::span(bytes).first(size));
       is_telling = false;
-      constexpr char kDone = 1;
-      if (::send(socket.get(), &kDone, 1, MSG_NOSIGNAL) != 1) return;
+      if (::send(socket.get(), &told, 1, MSG_NOSIGNAL) != 1) return;
     }
   }
 
@@ -154,13 +157,16 @@ struct ServedLine {
   ::_exit(0);
 }
 
-/// Nothing is followed that a user may have put there: no link, no mount of his.
-void look_up(const char* mount_point, const char* path) {
+/// Whether this inode is there. Nothing is followed that a user may have put there: no link, no mount of his.
+bool look_up(const char* mount_point, const char* path, std::uint64_t inode) {
   const FileDescriptor top(::open(mount_point, O_PATH | O_DIRECTORY | O_CLOEXEC));
   open_how how{};
   how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV;
   const FileDescriptor found(static_cast<int>(::syscall(SYS_openat2, top.get(), path, &how, sizeof how)));
+  struct statx status {};
+  constexpr int kFlags = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
+  return found && ::statx(found.get(), "", kFlags, STATX_INO, &status) == 0 && status.stx_ino == inode;
 }
 
 /// It never says anything here. Its end closes a line a moment sooner than this.
@@ -172,9 +178,11 @@ bool has_ended() {
 
 }  // namespace
 
-std::vector<std::byte> look_up_message(const std::string& mount_point, const std::string& path) {
+std::vector<std::byte> look_up_message(const std::string& mount_point, const std::string& path,
+                                       std::uint64_t inode) {
   fuse_out_header header{};
   header.error = kLookUp;
+  header.unique = inode;
   header.len = static_cast<std::uint32_t>(sizeof header + mount_point.size() + 1 + path.size() + 1);
   std::vector<std::byte> bytes(header.len);  // each text ends with a NUL
   std::memcpy(bytes.data(), &header, sizeof header);
@@ -183,19 +191,23 @@ std::vector<std::byte> look_up_message(const std::string& mount_point, const std
   return bytes;
 }
 
-void write_notices(int device, std::span<const std::byte> notices) {
+Told write_notices(int device, std::span<const std::byte> notices) {
+  auto told = Told::kYes;
   fuse_out_header header;
   while (notices.size() >= sizeof header) {
     std::memcpy(&header, notices.data(), sizeof header);
-    if (header.len < sizeof header || header.len > notices.size()) return;
+    if (header.len < sizeof header || header.len > notices.size()) break;
+    told = Told::kYes;
     if (header.error == kLookUp) {
       const auto* mount_point = reinterpret_cast<const char*>(notices.data() + sizeof header);
-      look_up(mount_point, mount_point + std::strlen(mount_point) + 1);
+      if (!look_up(mount_point, mount_point + std::strlen(mount_point) + 1, header.unique))
+        told = Told::kNotFound;
     } else {
       [[maybe_unused]] const auto written = ::write(device, notices.data(), header.len);
     }
     notices = notices.subspan(header.len);
   }
+  return told;
 }
 
 Result<void> Teller::start(bool kept) {
@@ -232,24 +244,22 @@ std::shared_ptr<Teller::Line> Teller::Line::open(const std::string& mount_point)
   return std::shared_ptr<Line>(new Line(std::move(here)));
 }
 
-Teller::Line::Told Teller::Line::tell(int device, std::span<std::byte> notices, int patience) const {
+Told Teller::Line::tell(int device, std::span<std::byte> notices, int patience) const {
   return socket_ && Message(notices).send(socket_.get(), device) ? wait(device, notices, patience)
                                                                  : tell_alone(device, notices);
 }
 
-Teller::Line::Told Teller::Line::wait(int device, std::span<std::byte> notices, int patience) const {
+Told Teller::Line::wait(int device, std::span<std::byte> notices, int patience) const {
   pollfd answer{socket_.get(), POLLIN, 0};
   if (again([&] { return ::poll(&answer, 1, patience); }) == 0) return Told::kLate;
-  char done = 0;
-  return again([&] { return ::recv(socket_.get(), &done, 1, 0); }) == 1 ? Told::kYes
-                                                                        : tell_alone(device, notices);
+  auto told = Told::kYes;
+  return again([&] { return ::recv(socket_.get(), &told, 1, 0); }) == 1 ? told : tell_alone(device, notices);
 }
 
-Teller::Line::Told Teller::Line::tell_alone(int device, std::span<std::byte> notices) const {
+Told Teller::Line::tell_alone(int device, std::span<std::byte> notices) const {
   if (is_cut_) return Told::kYes;
   if (mounts_are_kept && has_ended()) return Told::kByNobody;
-  write_notices(device, notices);  // told twice does no harm
-  return Told::kYes;
+  return write_notices(device, notices);  // told twice does no harm
 }
 
 bool Teller::Line::is_done() const {

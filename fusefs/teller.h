@@ -38,8 +38,9 @@ class Teller final {
     static std::shared_ptr<Line> open(const std::string& mount_point);
     /// Writes these notices, each a whole message to the kernel, to `device`, and comes back when the kernel
     /// has taken them, once cut() was called, or after this time (milliseconds): kLate. The line is of use
-    /// again once it is_done(), or one has waited for it. At most kMost bytes together.
-    enum class Told : std::uint8_t { kYes, kLate, kByNobody };
+    /// again once it is_done(), or one has waited for it. At most kMost bytes together. kNotFound: all were
+    /// told, and the last is a look_up_message() that did not find its inode.
+    enum class Told : std::uint8_t { kYes, kNotFound, kLate, kByNobody };
     [[nodiscard]] Told tell(int device, std::span<std::byte> notices, int patience) const;
     /// After kLate, for the same.
     [[nodiscard]] Told wait(int device, std::span<std::byte> notices, int patience) const;
@@ -57,11 +58,13 @@ class Teller final {
   static constexpr std::size_t kMost = 16 << 10;
 };
 
-/// What can stand among notices: has a path looked up in the mount at `mount_point`, as programs do that.
-std::vector<std::byte> look_up_message(const std::string& mount_point, const std::string& path);
+/// What can stand among notices: has a path looked up in the mount at `mount_point`, as programs do that,
+/// where this inode is expected.
+std::vector<std::byte> look_up_message(const std::string& mount_point, const std::string& path,
+                                       std::uint64_t inode);
 
 /// Writes notices one after the other. ENOENT and the like are no errors: the kernel does not know what it
-/// should forget.
-void write_notices(int device, std::span<const std::byte> notices);
+/// should forget. Answers kYes or kNotFound.
+Teller::Line::Told write_notices(int device, std::span<const std::byte> notices);
 
 }  // namespace okcvm::fusefs

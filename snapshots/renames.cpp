@@ -103,17 +103,11 @@ class Pairing final {
         vote(*known->second, *child);
     }
     const Delta* best = nullptr;
-    const Delta* best_beside = nullptr;
     for (const auto& [gone, count] : votes) {
       if (count * 2 < voters) continue;
-      const auto is_better = [&, path = gone->path, number = count](const Delta* than) {
-        return !than || std::pair(votes.at(than), path) < std::pair(number, than->path);
-      };
-      if (is_better(best)) best = gone;
-      if (is_beside(*gone, came) && is_better(best_beside)) best_beside = gone;
+      if (!best || std::pair(votes.at(best), gone->path) < std::pair(count, best->path)) best = gone;
     }
     if (best) most_alike_.emplace(came.after, best);
-    if (best_beside) alike_beside_.emplace(came.after, best_beside);
   }
 
   const Delta* source_of(const Delta& came) {
@@ -127,10 +121,10 @@ class Pairing final {
                !is_used(*candidate);
       });
       if (best != last) return *best;
-      if (!is_directory && !gone.empty()) return gone.back();
+      if (!gone.empty()) return gone.back();
     }
-    const auto known = alike_beside_.find(came.after);
-    return known == alike_beside_.end() || is_used(*known->second) ? nullptr : known->second;
+    const auto known = most_alike_.find(came.after);
+    return known == most_alike_.end() || is_used(*known->second) ? nullptr : known->second;
   }
 
   /// It, or something above or in it, was paired.
@@ -162,10 +156,9 @@ class Pairing final {
   const std::vector<Delta>& deltas_;
   std::unordered_map<std::string, Deltas> gone_;  // by likeness; the last path first
   std::unordered_map<const Node*, const Delta*> gone_directories_;
-  std::unordered_map<const Node*, const Delta*> most_alike_;    // of directories that came, which went
-  std::unordered_map<const Node*, const Delta*> alike_beside_;  // the same in the same directory
-  Nodes used_, above_used_;                                     // what went and was paired
-  Nodes goals_;                                                 // what came and was
+  std::unordered_map<const Node*, const Delta*> most_alike_;  // of directories that came, which went
+  Nodes used_, above_used_;                                   // what went and was paired
+  Nodes goals_;                                               // what came and was
   std::unordered_map<std::string, bool> places_;
 };
 

@@ -38,11 +38,8 @@ Result<Node*> make_way(Tree& live, Tree& target, const RelPath& path, Way& way);
 
 /// Finds in the rest of `work` what was merely renamed, as its bytes and times tell, and lets it go on living
 /// under its other name, in `live` at once: who has it open keeps it, and nothing of it is written. `target`
-/// is what `live` shall become. A directory is renamed only within the one it is in, so that who stands in it
-/// is never deeper or less deep than the kernel believes: what links in it may say depends on that. (Not even
-/// from a deeper place: whoever renames its former directory meanwhile takes it along, for the kernel.)
-/// Elsewhere it is made anew, and the files of the former one are moved there. What holds something that
-/// snapshots leave out is not moved.
+/// is what `live` shall become. What holds something that snapshots leave out is not moved: it is made anew,
+/// and the files of the former one are moved there.
 Result<Work> follow_renames(Tree& live, Tree& target, const std::vector<RelPath>& scope, Work work);
 
 /// How the steps change paths.

@@ -280,6 +280,44 @@ TEST_P(NodeTableTest, KnowsWhatStandsWhereWhateverHappens) {
   }
 }
 
+/// Of outputs/a/b/c the middle one is moved into temp/d behind the kernel's back.
+TEST(NodeTablePlaces, AreAsDeepAsTheLeastOnesUntilTheyAreFound) {
+  const test::ScratchDirectory scratch("node-table");
+  std::optional<NodeTable> table(std::move(NodeTable::open(scratch / "nodes", Start::kAnew)).value());
+  std::uint64_t inodes = 0;
+  const auto directory = [&](NodeId parent, const char* name, std::uint64_t inode) {
+    Node node;
+    node.parent = parent;
+    node.key = {kWorkspaceVolume, inode};
+    node.zone = table->find(parent)->zone;
+    node.type = S_IFDIR;
+    node.name = name;
+    return table->reference(node)->id;
+  };
+  const NodeId a = directory(node_of(Zone::kOutputs), "a", ++inodes);
+  const auto moved_inode = ++inodes;
+  const NodeId b = directory(a, "b", moved_inode);
+  const NodeId c = directory(b, "c", ++inodes);
+  const NodeId d = directory(node_of(Zone::kTemp), "d", ++inodes);
+  EXPECT_EQ(table->depth(c), 4u);
+  const auto before = table->misplacements();
+  table->set_misplaced(b);
+  EXPECT_EQ(table->depth(b), 2u);
+  EXPECT_EQ(table->depth(c), 3u);
+  EXPECT_EQ(table->misplaced_from(c), std::vector<NodeId>{b});
+  EXPECT_EQ(table->misplaced_from(a), std::vector<NodeId>{});
+  EXPECT_EQ(directory(d, "b", moved_inode), b) << "it stays the same";
+  EXPECT_EQ(table->find(c)->zone, Zone::kTemp);
+  EXPECT_EQ(table->depth(c), 3u);
+  table->set_found(b, before);
+  EXPECT_TRUE(table->is_misplaced(b)) << "that was asked for earlier";
+  table.emplace(std::move(NodeTable::open(scratch / "nodes", Start::kTakeOver)).value());
+  EXPECT_TRUE(table->is_misplaced(b));
+  table->set_found(b, table->misplacements());
+  EXPECT_EQ(table->depth(b), 3u);
+  EXPECT_EQ(table->depth(c), 4u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Seeds, NodeTableTest, ::testing::Range(1u, kSeeds + 1));
 
 }  // namespace

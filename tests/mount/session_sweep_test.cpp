@@ -271,31 +271,36 @@ TEST_F(SessionSweep, ARestoreIsDoneOrNot) {
 }
 
 /// Who stands in a directory goes on in it, wherever it is then.
-TEST_F(SessionSweep, ADirectoryIsRenamedBackOrNot) {
+class DirectorySweep : public SessionSweep, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(DirectorySweep, IsRenamedBackOrNot) {
+  const fs::path elsewhere = GetParam(), first = "outputs/x/p";
   FileDescriptor stand;
   const auto session = [&] { return daemon_->mount_of("s"); };
   const auto prepare = [&] {
     stand.reset();
     must({"create", "--id", "s"});
-    fs::create_directories(outputs("s") / "p/sub");
-    write(outputs("s") / "p/sub/file", "old");
-    ASSERT_OK(::symlink("sub/file", (outputs("s") / "p/link").c_str()));
+    fs::create_directories(session() / first / "sub");
+    write(session() / first / "sub/file", "old");
+    ASSERT_OK(::symlink("sub/file", (session() / first / "link").c_str()));
     snapshot_ = ask({"snapshot", "s"}).output.substr(0, 40);
-    fs::rename(outputs("s") / "p", outputs("s") / "q");
-    write(outputs("s") / "q/sub/file", "newer");
-    EXPECT_EQ(read(outputs("s") / "q/link"), "newer");
-    stand = open_file(outputs("s") / "q/sub", O_RDONLY | O_DIRECTORY);
+    fs::create_directories(session() / elsewhere.parent_path());
+    fs::rename(session() / first, session() / elsewhere);
+    if (elsewhere.parent_path() != first.parent_path()) fs::remove(session() / first.parent_path());
+    write(session() / elsewhere / "sub/file", "newer");
+    EXPECT_EQ(read(session() / elsewhere / "link"), "newer");
+    stand = open_file(session() / elsewhere / "sub", O_RDONLY | O_DIRECTORY);
   };
   sweep(prepare, {"restore", "s", kSnapshot}, [&](bool done) {
     // Before anybody looks for it by its name.
-    const bool is_back = there_is(*top_ / "state/workspaces/s/outputs/p");
-    const fs::path place = is_back ? "outputs/p" : "outputs/q";
+    const bool is_back = there_is(*top_ / "state/workspaces/s" / first);
+    const fs::path place = is_back ? first : elsewhere;
     EXPECT_EQ(fs::read_symlink("/proc/self/fd/" + std::to_string(stand.get())), session() / place / "sub");
     const FileDescriptor made(::openat(stand.get(), "made", O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
     EXPECT_TRUE(made);
     EXPECT_TRUE(is_back || !done);
-    EXPECT_EQ(there_is(outputs("s") / "p"), is_back);
-    EXPECT_NE(there_is(outputs("s") / "q"), is_back);
+    EXPECT_EQ(there_is(session() / first), is_back);
+    EXPECT_NE(there_is(session() / elsewhere), is_back);
     EXPECT_EQ(list(session() / place / "sub"), (std::vector<std::string>{"file", "made"}));
     EXPECT_EQ(list(*top_ / "state/workspaces/s" / place / "sub"), (std::vector<std::string>{"file", "made"}));
     EXPECT_EQ(read(session() / place / "link"), is_back ? "old" : "newer");
@@ -304,6 +309,12 @@ TEST_F(SessionSweep, ADirectoryIsRenamedBackOrNot) {
     EXPECT_TRUE(is_whole("s"));
   });
 }
+INSTANTIATE_TEST_SUITE_P(To, DirectorySweep, ::testing::Values("outputs/x/q", "temp/q", "temp/deep/er/q"),
+                         [](const auto& tested) {
+                           std::string name = tested.param;
+                           std::replace(name.begin(), name.end(), '/', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace okcvm::test

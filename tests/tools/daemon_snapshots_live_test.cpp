@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -219,6 +220,91 @@ TEST_F(LiveSnapshots, RestoredUnderWhoStandsInARenamedDirectory) {
   EXPECT_FALSE(std::filesystem::exists(in("outputs/p")));
 }
 
+TEST_F(LiveSnapshots, RestoredUnderWhoStandsInADirectoryThatWentElsewhere) {
+  std::filesystem::create_directories(in("outputs/x/p/sub"));
+  write(in("outputs/x/p/sub/f"), "old");
+  write(in("outputs/x/p/log"), "log\n");
+  const std::string first = snapshot("first");
+  std::filesystem::create_directories(in("temp/backup/today"));
+  std::filesystem::rename(in("outputs/x/p"), in("temp/backup/today/q"));
+  std::filesystem::remove(in("outputs/x"));
+  write(in("temp/backup/today/q/sub/f"), "new");
+  write(in("temp/backup/today/q/sub/later"), "x");
+  const auto log = open_file(in("temp/backup/today/q/log"), O_WRONLY | O_APPEND);
+  std::thread([&] {
+    ASSERT_EQ(::unshare(CLONE_FS), 0);
+    ASSERT_EQ(::chdir(in("temp/backup/today/q/sub").c_str()), 0);
+    const ino_t before = stat_of(".").st_ino;
+    post("restore", {{"snapshot", first}});
+    EXPECT_EQ(std::filesystem::current_path(), in("outputs/x/p/sub"));  // before anybody looks for it
+    EXPECT_EQ(::symlink("../../../../temp", "link"), 0);                // as deep as it is
+    EXPECT_EQ(read("f"), "old");
+    EXPECT_EQ(::access("later", F_OK), -1);
+    EXPECT_EQ(errno, ENOENT);
+    write("made", "here");
+    EXPECT_EQ(stat_of(".").st_ino, before);
+    EXPECT_EQ(stat_of("..").st_ino, stat_of(in("outputs/x/p")).st_ino);
+    EXPECT_EQ(list("link"), std::vector<std::string>{});
+    write_all(log, "more\n");
+    const std::string second = snapshot("second");
+    EXPECT_EQ(git("show " + second + ":workspace/outputs/x/p/sub/made"), "here");
+    EXPECT_EQ(git("show " + second + ":workspace/outputs/x/p/log"), "log\nmore\n");
+    EXPECT_EQ(list(in("outputs/x/p")), (std::vector<std::string>{"log", "sub"}));
+    std::filesystem::rename(in("outputs/x/p"), in("uploads/p"));
+    EXPECT_EQ(std::filesystem::current_path(), in("uploads/p/sub"));
+    EXPECT_EQ(::readlink("link", std::array<char, 100>().data(), 100), -1) << "it would lead out now";
+    const std::string third = snapshot("third");
+    EXPECT_EQ(git("show " + third + ":workspace/uploads/p/sub/made"), "here");
+    EXPECT_EQ(ask("GET", "/v1/sessions/s1/verify").json()["ok"], true);
+  }).join();
+  post("restore", {{"snapshot", first}});
+  EXPECT_EQ(read(in("outputs/x/p/sub/f")), "old");
+}
+
+/// Until the kernel has found it, the directory is for it below what it was in, at whatever depth that is.
+TEST_F(LiveSnapshots, LinksDoNotLeadOutOfADirectoryThatTheKernelDidNotFind) {
+  std::filesystem::create_directories(in("outputs/a/b/c/d"));
+  write(in("outputs/a/b/c/d/f"), "by which it is known");
+  const std::string first = snapshot("first");
+  std::filesystem::create_directories(in("temp/x/y/z"));
+  std::filesystem::rename(in("outputs/a/b/c/d"), in("temp/x/y/z/d"));
+  write(in("temp/f"), "inside");
+  const auto stand = open_file(in("temp/x/y/z/d"), O_RDONLY | O_DIRECTORY);
+  const auto link = [&](const char* text) {
+    ::unlinkat(stand.get(), "link", 0);
+    return ::symlinkat(text, stand.get(), "link") == 0 ? 0 : errno;
+  };
+  EXPECT_EQ(link("../../../../../temp/f"), 0);
+  EXPECT_EQ(::unlinkat(stand.get(), "link", 0), 0);
+  ASSERT_EQ(::mount("none", in("outputs/a/b").c_str(), "tmpfs", 0, nullptr), 0);  // where it does not look
+  post("restore", {{"snapshot", first}, {"paths", {"outputs/a/b/c/d", "temp/x/y/z/d"}}});
+  EXPECT_EQ(link("../../../../../temp/f"), EPERM);
+  EXPECT_EQ(link("../../../temp/f"), EPERM);
+  EXPECT_EQ(link("../../f"), 0);  // so much stays inside anywhere
+  std::filesystem::rename(in("temp/x/y/z"), in("temp/z"));
+  EXPECT_EQ(read("/proc/self/fd/" + std::to_string(stand.get()) + "/link"), "inside");
+  EXPECT_EQ(link("../../../temp/f"), EPERM);
+  ASSERT_EQ(::umount2(in("outputs/a/b").c_str(), MNT_DETACH), 0);
+  EXPECT_EQ(link("../../../../../temp/f"), 0) << "it is looked for again";
+  EXPECT_EQ(read(in("outputs/a/b/c/d/link")), "inside");
+}
+
+/// As the kernel may have their texts: where the directory was they lead to less.
+TEST_F(LiveSnapshots, ADirectoryWithLinksThatMightLeadOutBecomesAnother) {
+  std::filesystem::create_directories(in("outputs/a/b/c/d"));
+  ASSERT_EQ(::symlink("../../../../../temp/f", in("outputs/a/b/c/d/link").c_str()), 0);
+  write(in("temp/f"), "inside");
+  const std::string first = snapshot("first");
+  std::filesystem::rename(in("outputs/a/b/c/d"), in("uploads/d"));
+  const auto stand = open_file(in("uploads/d"), O_RDONLY | O_DIRECTORY);
+  post("restore", {{"snapshot", first}});
+  EXPECT_EQ(read(in("outputs/a/b/c/d/link")), "inside");
+  EXPECT_FALSE(std::filesystem::exists(in("uploads/d")));
+  EXPECT_EQ(::openat(stand.get(), "link", O_RDONLY | O_CLOEXEC), -1);
+  EXPECT_EQ(::symlinkat("../../f", stand.get(), "made"), -1);
+  EXPECT_EQ(errno, EPERM);
+}
+
 TEST_F(LiveSnapshots, RestoredUnderAFileThatWentToAnotherDirectory) {
   std::filesystem::create_directories(in("outputs/p/sub"));
   write(in("outputs/p/sub/log"), "log\n");
@@ -248,9 +334,11 @@ TEST_F(LiveSnapshots, RestoredADirectoryIsNowhereDeeperThanTheKernelBelieves) {
     ASSERT_EQ(::chdir(in("outputs/a").c_str()), 0);
     post("restore", {{"snapshot", first}});
     for (const char* text : {"../../../secret", "../../../../secret"}) {
-      EXPECT_EQ(::symlink(text, "link"), -1);
+      EXPECT_EQ(::symlink(text, "link"), 0);
       EXPECT_EQ(::open("link", O_RDONLY | O_CLOEXEC), -1);
+      EXPECT_EQ(::unlink("link"), 0);
     }
+    EXPECT_EQ(::symlink("../../../../../secret", "link"), -1);
   }).join();
   EXPECT_EQ(list(in("outputs/x/y/a")), std::vector<std::string>{"f"});
 }
