@@ -215,8 +215,8 @@ MountTotals Sessions::mount_totals() const {
 Result<void> Sessions::detach(Session& session, bool force) {
   const auto mount = session.mount_object();
   if (!mount) return {};
-  if (mount->is_mounted())
-    if (auto unmounted = mount->unmount(force); !unmounted) return unmounted;
+  // Also one that was taken away from outside ends now: an upload that goes on may keep the object for long.
+  if (auto unmounted = mount->unmount(force || !mount->is_mounted()); !unmounted) return unmounted;
   fault_point("session.unmounted");
   if (backends_.forget_device) backends_.forget_device(session.id());
   fault_point("session.forgotten");

@@ -1,0 +1,65 @@
+// Mounts that are taken away from outside.
+
+#include <sys/mount.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "tests/support/file_io.h"
+#include "tests/tools/daemon_fixture.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class LostMounts : public DaemonWithSession {
+ protected:
+  /// Whether the daemon has a file without a name open in the session's workspace.
+  bool is_receiving() {
+    std::error_code gone;
+    for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(serving_pid()) + "/fd")) {
+      const auto file = fs::read_symlink(entry, gone).string();
+      if (file.find("workspaces/s1/") != file.npos && file.ends_with("(deleted)")) return true;
+    }
+    return false;
+  }
+  std::string state() { return ask("GET", "/v1/sessions/s1").json().value("state", ""); }
+
+  /// Begins to send a file, and takes the mount away.
+  HttpClient lose_under_an_upload() {
+    HttpClient uploader(socket());
+    uploader.send("PUT /v1/sessions/s1/files/outputs/large HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" +
+                  std::string(1000, 'x'));
+    EXPECT_TRUE(comes_true([&] { return is_receiving(); }));
+    EXPECT_EQ(::umount2(mount("s1").c_str(), MNT_DETACH), 0);
+    EXPECT_TRUE(comes_true([&] { return state() == "unmounted"; }));
+    return uploader;
+  }
+  /// Whether the session, which was mounted anew, stays that when the uploader goes.
+  void expect_to_stay(std::optional<HttpClient> uploader) {
+    write(mount("s1") / "outputs/file", "new");
+    uploader.reset();
+    EXPECT_TRUE(comes_true([&] { return !is_receiving(); }));
+    EXPECT_EQ(state(), "mounted");
+    EXPECT_EQ(read(mount("s1") / "outputs/file"), "new");
+    EXPECT_FALSE(fs::is_empty(root_ / "run/sessions"));
+  }
+};
+
+TEST_F(LostMounts, AreMountedAnewForGoodThoughAnUploadGoesOn) {
+  auto uploader = lose_under_an_upload();
+  ASSERT_EQ(ask("POST", "/v1/sessions/s1/mount").status, 200);
+  expect_to_stay(std::move(uploader));
+}
+
+TEST_F(LostMounts, AreNotTheNextOnesOfTheirName) {
+  auto uploader = lose_under_an_upload();
+  ASSERT_EQ(ask("DELETE", "/v1/sessions/s1").status, 200);
+  create({{"id", "s1"}});
+  expect_to_stay(std::move(uploader));
+}
+
+}  // namespace
+}  // namespace okcvm::test
