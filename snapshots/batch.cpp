@@ -84,7 +84,11 @@ Result<BlobStream> Batch::open_blob(std::uint64_t size, bool compress) {
 Result<Oid> Batch::close_blob(BlobStream stream) {
   auto oid = stream.finish();
   if (!oid || !stores()) return oid;
-  if (added_.insert(*oid).second && !has(*oid)) loose_.push_back({*oid, std::to_string(drafts_)});
+  std::string draft = std::to_string(drafts_);
+  if (added_.insert(*oid).second && !has(*oid))
+    loose_.push_back({*oid, std::move(draft)});
+  else
+    ::unlinkat(incoming_.get(), draft.c_str(), 0);  // its room is needed
   return oid;
 }
 
