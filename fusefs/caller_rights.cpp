@@ -33,6 +33,14 @@ bool has(const std::string& capabilities, int capability) {
   return std::strtoull(capabilities.c_str(), nullptr, 16) >> capability & 1;
 }
 
+/// Root, or root of a container over what belongs to it.
+bool is_capable_over(const Request& request, const struct stat& inode, int capability) {
+  const auto effective = status_of(request.pid, "CapEff:");
+  if (effective.empty()) return request.uid == 0;
+  return has(effective, capability) && is_mapped(request.pid, "uid_map", inode.st_uid) &&
+         is_mapped(request.pid, "gid_map", inode.st_gid);
+}
+
 }  // namespace
 
 Request request_of(const Caller& caller) {
@@ -62,11 +70,14 @@ bool may_set_group_id(const Request& request, gid_t gid) {
 }
 
 bool is_owner_or_capable(const Request& request, const struct stat& inode, int capability) {
-  if (request.uid == inode.st_uid) return true;
-  const auto effective = status_of(request.pid, "CapEff:");
-  if (effective.empty()) return request.uid == 0;
-  return has(effective, capability) && is_mapped(request.pid, "uid_map", inode.st_uid) &&
-         is_mapped(request.pid, "gid_map", inode.st_gid);
+  return request.uid == inode.st_uid || is_capable_over(request, inode, capability);
+}
+
+bool may_write(const Request& request, const struct stat& inode) {
+  const mode_t needed = request.uid == inode.st_uid          ? S_IWUSR
+                        : is_in_group(request, inode.st_gid) ? S_IWGRP
+                                                             : S_IWOTH;
+  return (inode.st_mode & needed) || is_capable_over(request, inode, CAP_DAC_OVERRIDE);
 }
 
 bool may_remove(const Caller& caller, const struct stat& directory, const struct stat& entry) {

@@ -26,6 +26,9 @@ bool may_set_group_id(const Request& request, gid_t gid);
 /// kernel/capability.c).
 bool is_owner_or_capable(const Request& request, const struct stat& inode, int capability);
 
+/// Whether the caller may write to an inode, by its mode or with CAP_DAC_OVERRIDE over it.
+bool may_write(const Request& request, const struct stat& inode);
+
 /// An error of the driver with words for a person: what to do, at the path that was asked for.
 Unexpected explained(const Error& error, const RelPath& path);
 

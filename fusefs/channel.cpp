@@ -303,6 +303,7 @@ bool Channel::has_one_for(Reader& reader) {
 ssize_t Channel::read_device(Reader& reader, Wait& wait) {
   ssize_t size = look(reader);
   if (size >= 0 || errno != EAGAIN) return size;
+  if (is_resending_.load(std::memory_order_relaxed) && is_resending_.exchange(false)) all_came_.set_value();
   const auto since = Clock::now();
   Yielder yield;
   int looks = 0;
@@ -394,6 +395,8 @@ ssize_t Channel::answer_init(std::span<const iovec> parts) {
     // Whatever the former daemon had read and not answered comes again.
     const fuse_out_header resend{sizeof(fuse_out_header), protocol::kNotifyResend, 0};
     [[maybe_unused]] const ssize_t sent = ::write(device_, &resend, sizeof resend);
+    fault_point("channel.resent");
+    is_resending_ = true;
     if (turn_.leave({.may_take_long = true})) need_thread_();
   }
   return written;

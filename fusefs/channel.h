@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <span>
 
 #include "fusefs/cpu_follower.h"
@@ -74,6 +75,9 @@ class Channel {
   /// Whether the thread has a request in hand already; otherwise it is given none until it calls read().
   bool has_one_for(Reader& reader);
   ssize_t write(std::span<const iovec> parts);
+  /// After a take-over: waits until all that the former daemon had read and not answered was read again, or
+  /// for so long.
+  void wait_for_resent(std::chrono::milliseconds patience) { all_came_.get_future().wait_for(patience); }
   /// Makes every reader return; the mount stays.
   void stop();
   bool is_stopped() const { return stopped_; }
@@ -135,6 +139,8 @@ class Channel {
   Handover handover_;
   std::atomic<bool> replay_;
   std::atomic<bool> replaying_{false};
+  std::atomic<bool> is_resending_{false};
+  std::promise<void> all_came_;
   std::atomic<bool> stopped_{false};
   std::atomic<int> waiting_{0};
   std::atomic<std::int64_t> last_used_{0};

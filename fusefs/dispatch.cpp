@@ -337,10 +337,11 @@ void on_fsync(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_info*)
   answer_done(request, [=] { return dispatcher_of(request).operations.sync(node(id), data_only != 0); });
 }
 
+// Not gated, as writes are not: it may take long.
 void on_fallocate(fuse_req_t request, fuse_ino_t id, int mode, off_t offset, off_t length, fuse_file_info*) {
-  answer_done(request, gated(request, [=](Operations& fs) {
-                return fs.allocate(writer(request), node(id), mode, offset, length);
-              }));
+  answer_done(request, [=] {
+    return dispatcher_of(request).operations.allocate(writer(request), node(id), mode, offset, length);
+  });
 }
 
 void on_lseek(fuse_req_t request, fuse_ino_t id, off_t offset, int whence, fuse_file_info*) {
@@ -359,12 +360,11 @@ void on_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, 
                         fuse_ino_t to, off_t to_offset, fuse_file_info*, std::size_t length, int) {
   if (dispatcher_of(request).operations.kernel_copies_as_well())
     return void(fuse_reply_err(request, ENOSYS));  // the kernel does not ask again
-  answer(request,
-         gated(request,
-               [=](Operations& fs) {
-                 return fs.copy_range(writer(request), node(from), from_offset, node(to), to_offset, length);
-               }),
-         [=](std::size_t copied) { fuse_reply_write(request, copied); });
+  const auto copy = [=] {
+    return dispatcher_of(request).operations.copy_range(writer(request), node(from), from_offset, node(to),
+                                                        to_offset, length);
+  };
+  answer(request, copy, [=](std::size_t copied) { fuse_reply_write(request, copied); });
 }
 
 }  // namespace

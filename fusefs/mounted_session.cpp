@@ -20,6 +20,7 @@ namespace {
 constexpr std::chrono::seconds kHandshakePatience{10};
 constexpr std::chrono::milliseconds kClosingPatience{300};
 constexpr std::chrono::seconds kTellingPatience{2};  // programs are held up meanwhile
+constexpr std::chrono::seconds kResendingPatience{1};
 
 /// libfuse insists on one; RequestLoop reads the channel by itself.
 ssize_t read_nothing(int, void*, std::size_t, void*) {
@@ -186,16 +187,22 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
 void MountedSession::tell_after_take_over() {
   // The metadata, the skills and the workdir may be others than those of the former daemon.
   for (const NodeId id : {kMetadataNode, node_of(Zone::kSkills), kRootNode}) notifier_.inode(id);
+  notifier_.expire(kRootNode, std::string(rule_of(Zone::kWorkdir).name));
   // Nobody knows any more when the listings that the kernel keeps of them were made.
   for (const Node& node : nodes_.descendants(kRootNode, [](const Node& known) {
          return known.is_directory() && rule_of(known.zone).changes_underneath;
        }))
     notifier_.inode(node.id);
   notifier_.drain();
-  if (state_.has_untold())
+  // What a dead daemon had begun comes again, but not if its program was killed meanwhile: then nobody hears
+  // of it. (Or it was answered already.)
+  const bool has_lost =
+      state_.has_unclaimed() && (channel_.wait_for_resent(kResendingPatience), state_.has_unclaimed());
+  if (state_.has_untold() || has_lost)
     tell_everything();
   else
     operations_.have_misplaced_found();
+  if (has_lost) state_.forget_unclaimed();
 }
 
 // -- Ending
@@ -222,6 +229,7 @@ Result<void> MountedSession::unmount(bool force) {
   const auto there = mounted_at(config_.mount_point);
   if (!force && there && mounted_as_ && there != mounted_as_ && is_mounted())
     return fail(Code::kBusy, "something else is mounted on the session: unmount that first, or use force");
+  if (force && is_mounted()) fetch_mapped_stores();
   if (const int error = unmount_at(config_.mount_point, force)) {
     if (error == EBUSY) return in_use();
     return fail_errno(error, "cannot unmount the session");

@@ -207,6 +207,9 @@ class Operations {
   void is_looked_up(NodeId parent, const char* name) EXCLUDES(going_mutex_);
   /// The same of one node, with the status that it has; `inode` is open on what nobody else may keep.
   void name_may_go(NodeId id, const struct stat& status, FileDescriptor inode = {}) EXCLUDES(going_mutex_);
+  /// After put(): no change that is on its way goes by what the kernel had at the name, once it was told what
+  /// was asked for before.
+  void forget_when_told(NodeId parent, const std::string& name);
   /// Makes a zone's directory, if it is not there yet, before anything in it has a name.
   Result<void> make_zone(Zone zone);
   /// Puts a finished file, made by the control socket elsewhere in the same file system, under a name.
@@ -304,6 +307,8 @@ class Operations {
   /// Of an inode that is gone and that names_went() is still to forget.
   std::optional<struct stat> going_status(NodeId id) const EXCLUDES(going_mutex_);
   bool is_going_name(NodeId parent, const char* name) const EXCLUDES(going_mutex_);
+  /// What stood at a name that goes, or will be another's, if it is known.
+  void name_will_go(NodeId parent, const std::string& name, NodeId what) EXCLUDES(going_mutex_);
   /// Nothing if the kernel does not know it.
   std::optional<NodeId> node_of_directory(const RelPath& path, int directory) const;
   Result<void> list_virtual(NodeId id, off_t offset, const ListVisitor& visit);
@@ -335,6 +340,8 @@ class Operations {
   static bool was_made_before(const Request& request, const Directory& directory, const char* name);
   Result<Entry> finish_new(const Request& request, const Directory& directory, const char* name, mode_t mode,
                            int opened = -1);
+  Result<Entry> expected(Result<Entry> entry, mode_t mode);
+  static void take_back(const Directory& directory, const char* name, int flags);
   /// What unlink and rmdir share; unlinkat(2)'s flags.
   Result<Nameless> remove(const Request& request, NodeId parent, const char* name, int flags,
                           std::string_view operation);
@@ -346,6 +353,9 @@ class Operations {
   /// judges by what it was told; the host may have put another file there since, or given it to somebody
   /// else.
   bool may_take_away(const Request& request, const Directory& directory, const struct stat& status) const;
+  /// The same of a directory that is to go to another one: its own ".." changes (rename(2), EACCES).
+  static bool may_be_carried_off(const Request& request, const Directory& from, const Directory& to,
+                                 const struct stat& status);
   /// To be called before a name goes that may be the last one of what `held` is open on.
   void before_removal(const Directory& directory, const struct stat& status, int held);
   struct Going {

@@ -106,12 +106,25 @@ bool Operations::was_made_before(const Request& request, const Directory& direct
          request.noted;
 }
 
+/// Where the host can put something else at a name, nothing is removed that may be its own.
+void Operations::take_back(const Directory& directory, const char* name, int flags) {
+  if (!rule_of(directory.zone).changes_underneath) ::unlinkat(directory.file.get(), name, flags);
+}
+
+/// The kernel takes nothing of another type than what it asked for: the host was there in between, and the
+/// kernel is to look again.
+Result<Entry> Operations::expected(Result<Entry> entry, mode_t mode) {
+  if (!entry || !((entry->attributes.st_mode ^ mode) & S_IFMT)) return entry;
+  forget(entry->id, 1);
+  return fail_errno(ESTALE);
+}
+
 Result<Entry> Operations::finish_new(const Request& request, const Directory& directory, const char* name,
                                      mode_t mode, int opened) {
   attributes_changed(directory.id);
-  auto entry = look_up_in(directory, name, opened);
+  auto entry = expected(look_up_in(directory, name, opened), mode);
   if (!entry) {
-    ::unlinkat(directory.file.get(), name, S_ISDIR(mode) ? AT_REMOVEDIR : 0);
+    take_back(directory, name, S_ISDIR(mode) ? AT_REMOVEDIR : 0);
     return entry;
   }
   if (const auto node = nodes_.find(entry->id)) request.note(kMade | node->key.inode);
@@ -202,7 +215,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
   attributes_changed(parent);
   if (node->dead && S_ISREG(node->type)) name_is_given(*node, **place, name);
   alone.reset();
-  return look_up_in(**place, name);
+  return expected(look_up_in(**place, name), node->type);
 }
 
 void Operations::name_is_given(const Node& node, const Directory& directory, const char* name) {
@@ -222,6 +235,12 @@ bool Operations::may_take_away(const Request& request, const Directory& director
   if (::fstat(directory.file.get(), &parent) != 0) return false;
   return !(parent.st_mode & S_ISVTX) || request.uid == parent.st_uid ||
          is_owner_or_capable(request, status, CAP_FOWNER);
+}
+
+bool Operations::may_be_carried_off(const Request& request, const Directory& from, const Directory& to,
+                                    const struct stat& status) {
+  return from.id == to.id || !S_ISDIR(status.st_mode) || !rule_of(from.zone).changes_underneath ||
+         may_write(request, status);
 }
 
 void Operations::part_with_former(const Directory& directory, int file, const char* name,
@@ -335,11 +354,7 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
     if (is_served || (S_ISDIR(status.st_mode) && directories_held++ < kMostDirectoriesHeld))
       held = FileDescriptor(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     if (held && is_served) orphans_.keep(*id, zone_named(path.top()), held.get());
-    if (place) {
-      const MutexLock lock(going_mutex_);
-      going_names_.emplace(std::pair(*place, name), *id);
-      has_going_names_ = true;
-    }
+    if (place) name_will_go(*place, name, *id);
     name_may_go(*id, status, std::move(held));
   }
 }
@@ -349,6 +364,12 @@ std::optional<NodeId> Operations::node_of_directory(const RelPath& path, int dir
   struct stat status {};
   if (::fstat(directory, &status) != 0) return std::nullopt;
   return nodes_.id_of({kWorkspaceVolume, status.st_ino});
+}
+
+void Operations::name_will_go(NodeId parent, const std::string& name, NodeId what) {
+  const MutexLock lock(going_mutex_);
+  going_names_.insert_or_assign({parent, name}, what);
+  has_going_names_ = true;
 }
 
 void Operations::name_may_go(NodeId id, const struct stat& status, FileDescriptor inode) {
@@ -388,6 +409,11 @@ void Operations::is_looked_up(NodeId parent, const char* name) {
   if (!has_going_names_) return;
   const MutexLock lock(going_mutex_);
   going_names_.erase({parent, name});
+  has_going_names_ = !going_names_.empty();
+}
+
+void Operations::forget_when_told(NodeId parent, const std::string& name) {
+  kernel_.after_changes_in(parent, [this, parent, name] { is_looked_up(parent, name.c_str()); });
 }
 
 bool Operations::has_another_name(NodeId parent, const std::string& name) {

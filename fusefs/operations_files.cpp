@@ -189,7 +189,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
     if (const auto known = state_.file_opened_by(request.unique))
       return std::pair{*entry, opened_before(*known, entry->id)};
   auto made = open_new(request, *entry, std::move(file), flags);
-  if (!made) ::unlinkat(directory.file.get(), name, 0);
+  if (!made) take_back(directory, name, 0);
   return made;
 }
 
@@ -435,8 +435,7 @@ Result<std::size_t> Operations::copy_range(const Request& request, NodeId from, 
   auto output = data_file(*target, Access::kWrite);
   if (!input) return fail(input.error());
   if (!output) return fail(output.error());
-  constexpr std::size_t kMostCopied =
-      std::size_t{UINT32_MAX} & ~std::size_t{0xfff};  // fuse_write_out's size has 32 bits
+  constexpr std::size_t kMostCopied = 64 << 20;  // who asks can be killed only in between
   loff_t in = from_offset;
   loff_t out = to_offset;
   const ssize_t copied =

@@ -55,15 +55,15 @@ Result<RelPath> Operations::path_of(const Node& node) {
   if (!directory) return path_by_inode(node);
   auto path = directories_.path_of(**directory);
   if (!path) return path;
-  auto text = name_of(node, **directory);
-  if (!text) return fail(text.error());
+  // Of several names the one that was known may be gone, and a look-up that came late may have noted a former
+  // one.
+  const auto text = name_of(node, **directory);
+  struct stat status {};
+  if (!text || ::fstatat((*directory)->file.get(), text->c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+      status.st_ino != node.key.inode)
+    return path_by_inode(node);
   auto name = Name::parse(*text);
   if (!name) return fail(name.error());
-  // A look-up that came late may have noted a former name.
-  struct stat status {};
-  if (::fstatat((*directory)->file.get(), text->c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
-    return fail_errno(errno);
-  if (status.st_ino != node.key.inode) return fail_errno(ENOENT);
   return *path / *name;
 }
 

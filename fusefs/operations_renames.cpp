@@ -67,10 +67,16 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   if (replaces) part_with_former(**place, replaced.get(), "", target);
   record_entry(**place, name);
   if (replaces) before_removal(**place, target, replaced.get());
+  // A rename may be on its way with what the kernel has at this name, or with what it had before that went.
+  const auto known = replaces ? nodes_.id_of({(*place)->volume, target.st_ino}) : std::nullopt;
+  name_will_go(parent, name, known.value_or(NodeId{}));
   if (with_faults("backing.put", [&] {
         return ::renameat2(from_directory, from_name, (*place)->file.get(), name, flags);
-      }) != 0)
-    return fail_errno(errno);
+      }) != 0) {
+    const int error = errno;
+    is_looked_up(parent, name);
+    return fail_errno(error);
+  }
   attributes_changed(parent);
   if (!replaces) return {};
   if (const auto id = nodes_.id_of({(*place)->volume, target.st_ino})) kernel_.inode(*id);
@@ -88,6 +94,9 @@ Result<Operations::Renamed> Operations::move(const Request& request, const Direc
   part_with_former(from, from.file.get(), name, source);
   if (has_target) part_with_former(to, replaced.get(), "", target);
   if (!may_take_away(request, from, source) || (has_target && !may_take_away(request, to, target)))
+    return fail_errno(ESTALE);
+  if (!may_be_carried_off(request, from, to, source) ||
+      ((flags & RENAME_EXCHANGE) && has_target && !may_be_carried_off(request, to, from, target)))
     return fail_errno(ESTALE);
   const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;
   const bool replaces = has_target && !same_file && !(flags & (RENAME_EXCHANGE | RENAME_NOREPLACE));

@@ -194,6 +194,7 @@ Result<PublishedFile> PathFiles::publish(Incoming& incoming) {
   };
   auto published = attempt();
   for (const auto& placed : changed) tell_kernel(placed);
+  if (published) operations_.forget_when_told(changed.back().directory, changed.back().name.text());
   kernel_.drain();
   return published;
 }

@@ -340,6 +340,17 @@ std::optional<std::uint64_t> SessionState::unfinished(std::uint64_t unique) cons
   return found->second.fact;
 }
 
+bool SessionState::has_unclaimed() const {
+  for (std::uint32_t slot = 0; slot < kChanges; ++slot)
+    if ((*slots_)[slot].inherited && header().changes[slot].fact) return true;
+  return false;
+}
+
+void SessionState::forget_unclaimed() {
+  for (std::uint32_t slot = 0; slot < kChanges; ++slot)
+    if (header().changes[slot].fact && (*slots_)[slot].inherited.exchange(false)) finish(slot);
+}
+
 // -- Open files
 // -----------------------------------------------------------------------------------------------
 

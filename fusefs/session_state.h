@@ -75,6 +75,11 @@ class SessionState {
   /// Whether a dead daemon had started this request, and the fact it noted.
   std::optional<std::uint64_t> unfinished(std::uint64_t unique) const;
 
+  /// Whether there are changes that a dead daemon had started which have not come again.
+  bool has_unclaimed() const;
+  /// To be called once the kernel was told of everything.
+  void forget_unclaimed();
+
   /// While one exists, the workspace may differ from what the kernel was told of it.
   class Untold {
    public:

@@ -100,6 +100,22 @@ TEST_F(ChangesOfNames, ThatCannotBeLookedAtForWantOfDescriptorsAreAGap) {
   EXPECT_TRUE(is_told("outputs/d0/file"));
 }
 
+TEST_F(ChangesOfNames, OfWhichTheOneThatWasKnownIsAnothersAreNoGap) {
+  for (const char* name : {"live", "backup"}) std::filesystem::create_directory(outputs() / name);
+  write(outputs() / "live/file", "1");
+  ASSERT_OK(::link((outputs() / "live/file").c_str(), (outputs() / "backup/file").c_str()));
+  stat_of(outputs() / "live/file");
+  write(outputs() / "live/draft", "2");
+  ASSERT_OK(::rename((outputs() / "live/draft").c_str(), (outputs() / "live/file").c_str()));
+  save();
+  const auto open = open_file(outputs() / "backup/file", O_WRONLY | O_APPEND);
+  write_all(open, "more");
+  const ChangeSet changes = session().driver().cut_changes();
+  EXPECT_FALSE(changes.rescan);
+  EXPECT_EQ(changes.in_flight, std::vector<RelPath>{value_of(RelPath::parse("outputs/backup/file"))});
+  EXPECT_TRUE(is_told("outputs/backup/file"));
+}
+
 TEST_F(ChangesOfNames, RestWhereNobodyElseCanWriteAndAreElseNotBelieved) {
   const auto folder = session().workspace().parent_path().parent_path() / "changes";
   const auto victim = session().scratch() / "victim";

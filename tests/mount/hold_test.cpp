@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <future>
 #include <thread>
 #include <vector>
@@ -285,6 +286,46 @@ TEST_F(Hold, ARenameUnderWayIsOfWhatStandsThereAfterwards) {
   }
   EXPECT_EQ(wrong, 0) << "of " << after;
   if (after == 0) GTEST_SKIP() << "no rename was under way at the right moment";
+}
+
+/// Puts a file while a rename of its name, or one that takes its name, waits for that.
+TEST_F(Hold, ARenameUnderWayIsOfWhatIsPutThere) {
+  const auto file = outputs() / "file", renamed = outputs() / "renamed";
+  for (const bool was_there : {true, false}) {
+    write(file, "old");
+    EXPECT_FALSE(there_is(renamed));
+    std::atomic<pid_t> thread{0};
+    std::thread program;
+    const auto meanwhile = [&](const fusefs::FileInfo*, const fusefs::FileInfo*) -> Result<void> {
+      program = std::thread([&] {
+        thread = ::gettid();
+        EXPECT_OK(::rename(file.c_str(), renamed.c_str()));
+      });
+      wait_until_within(thread, SYS_rename);
+      if (!was_there) fs::remove(backing("outputs/file"));
+      return {};
+    };
+    const auto incoming = value_of(session().files().create(
+        Caller{}, value_of(RelPath::parse("outputs/file")), {}, fusefs::IfExists::kReplace, meanwhile));
+    ASSERT_EQ(::write(incoming->descriptor(), "put", 3), 3);
+    value_of(incoming->publish());
+    program.join();
+    EXPECT_EQ(read(renamed), "put");
+    std::ofstream(renamed, std::ios::app) << " and more";
+    EXPECT_EQ(read(backing("outputs/renamed")), "put and more");
+    EXPECT_FALSE(there_is(file));
+    ASSERT_OK(::unlink(renamed.c_str()));
+  }
+}
+
+TEST_F(Hold, AllocatingAndCopyingGoOnMeanwhile) {
+  write(outputs() / "from", "0123456789");
+  const auto from = open_file(outputs() / "from", O_RDONLY);
+  const auto to = open_file(outputs() / "to", O_CREAT | O_RDWR);
+  write_all(to, "x");  // the first write of a file has the kernel ask for more
+  const auto hold = session().driver().hold();
+  EXPECT_EQ(ERRNO_OF(::fallocate(to.get(), 0, 0, 1 << 20)), 0);
+  EXPECT_EQ(::copy_file_range(from.get(), nullptr, to.get(), nullptr, 10, 0), 10);
 }
 
 TEST_F(Hold, ARemovalUnderWayIsOfWhatStandsThereAfterwards) {

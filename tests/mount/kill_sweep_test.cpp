@@ -188,6 +188,63 @@ INSTANTIATE_TEST_SUITE_P(Of, KillSweep, ::testing::ValuesIn(sweep_calls()), [](c
   return name;
 });
 
+/// Whoever called is killed before the request comes again to the third daemon, so that it never does.
+class KilledCaller : public Sweep {
+ protected:
+  void expect_shown(const Call& call) {
+    for (int n = 1;; ++n)
+      for (int next = 1; next <= 4; ++next) {
+        const auto where = std::string(call.name) + std::to_string(n) + "and" + std::to_string(next);
+        SCOPED_TRACE(where);
+        prepare(call, outputs() / where);
+        const auto names = [&] {
+          std::string there;
+          for (const char* name : {"new", "file", "to"})
+            there += there_is(outputs() / where / name) ? '1' : '0';
+          return there;
+        };
+        names();  // the kernel believes what it was told
+        list(outputs() / where);
+        arm("kill:" + std::to_string(n) + "\nkill:" + std::to_string(next));
+        ChildProcess caller([&](ChildProcess&) {
+          call.make(outputs() / where);
+          return 0;
+        });
+        int deaths = 0;
+        takeovers_ = daemon_->serve_until_end_of(caller.pid(), [&] {
+          if (++deaths == 2) ::kill(caller.pid(), SIGKILL);
+        });
+        caller.join();
+        const bool died = deaths > 0;
+        disarm();
+        const auto shown = names();
+        for (const auto& [at, name] : {std::pair(0, "new"), std::pair(1, "file"), std::pair(2, "to")})
+          EXPECT_EQ(shown[static_cast<std::size_t>(at)] == '1',
+                    there_is(place_->workspace() / "outputs" / where / name))
+              << name;
+        EXPECT_EQ(list(outputs() / where), list(place_->workspace() / "outputs" / where));
+        if (HasFailure() || !died) return;
+        ASSERT_LT(n, 100);
+      }
+  }
+};
+
+TEST_F(KilledCaller, WhatWasMadeForItIsShown) {
+  expect_shown({"mkdir", "",
+                [](const fs::path& here) { return ANSWER_OF(::mkdir((here / "new").c_str(), 0755)); }, ""});
+}
+TEST_F(KilledCaller, WhatWasRemovedForItIsGone) {
+  expect_shown({"unlink", "echo x > file",
+                [](const fs::path& here) { return ANSWER_OF(::unlink((here / "file").c_str())); }, ""});
+}
+TEST_F(KilledCaller, WhatWasRenamedForItHasItsName) {
+  expect_shown({"rename", "echo x > file",
+                [](const fs::path& here) {
+                  return ANSWER_OF(::rename((here / "file").c_str(), (here / "to").c_str()));
+                },
+                ""});
+}
+
 const Call kMakingCalls[] = {
     {"create with O_EXCL", "",
      [](const fs::path& here) { return answer_of_open(here / "new", O_CREAT | O_EXCL | O_RDWR); }, "EEXIST",

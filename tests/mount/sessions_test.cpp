@@ -1,6 +1,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -205,6 +206,18 @@ TEST_F(Sessions, WhatIsMountedOnTopGoesByForce) {
   ASSERT_OK(::mount("none", mount().c_str(), "tmpfs", 0, nullptr));
   value_of(session().driver().unmount(true));
   EXPECT_FALSE(there_is(mount()));
+}
+
+TEST_F(Sessions, WhatWasStoredThroughAMappingIsThereAfterADetach) {
+  write(outputs() / "file", std::string(8192, '.'));
+  auto file = open_file(outputs() / "file", O_RDWR);
+  auto* const bytes =
+      static_cast<char*>(::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+  ASSERT_NE(bytes, MAP_FAILED);
+  bytes[5000] = 'x';
+  value_of(session().driver().unmount(true));
+  EXPECT_EQ(read(session().workspace() / "outputs/file").substr(4999, 3), ".x.");
+  ::munmap(bytes, 8192);
 }
 
 TEST_F(Sessions, OpenFilesGoOnAfterADetach) {

@@ -353,9 +353,19 @@ TEST_F(TakeOver, WhatARestoreTookAwayIsGoneThoughNobodySaidSo) {
   EXPECT_EQ(read(held), "content");
 }
 
-/// A daemon may die after it changed the metadata and before it told the kernel.
 using TakeOverByOthers = MountedSession;
 
+/// Whoever serves next may have found the workdir again.
+TEST_F(TakeOverByOthers, TheWorkdirIsThereAgain) {
+  const ScratchDirectory host("workdir");
+  write(host.path() / "file", "the host's");
+  EXPECT_FALSE(there_is(mount() / "workdir"));
+  session().hand_over(
+      [&](fusefs::MountConfig& config) { config.workdir = open_file(host.path(), O_RDONLY | O_DIRECTORY); });
+  EXPECT_EQ(read(mount() / "workdir/file"), "the host's");
+}
+
+/// A daemon may die after it changed the metadata and before it told the kernel.
 TEST_F(TakeOverByOthers, TheMetadataOfTheNextDaemonIsShown) {
   const auto reader = open_file(mount() / ".metadata.json", O_RDONLY);
   read(reader);

@@ -260,6 +260,33 @@ TEST_F(Workdir, AFileThatTheHostGaveAwayStaysInAStickyDirectory) {
   EXPECT_EQ(read(host() / "d/f"), "bytes");
 }
 
+/// rename(2), EACCES: its own ".." would change.
+TEST_F(Workdir, ADirectoryThatIsNotOnesOwnStaysWhereItIs) {
+  for (const char* name : {"from", "to"}) {
+    ASSERT_OK(::mkdir((host() / name).c_str(), 0755));
+    ASSERT_OK(::chown((host() / name).c_str(), kBob.uid, kBob.gid));
+  }
+  for (const char* name : {"from/bobs", "from/roots", "to/bobs"})
+    ASSERT_OK(::mkdir((host() / name).c_str(), 0755));
+  for (const char* name : {"from/bobs", "to/bobs"})
+    ASSERT_OK(::chown((host() / name).c_str(), kBob.uid, kBob.gid));
+  const auto from = host() / "from/bobs", roots = host() / "from/roots";
+  const auto exchange = [&] {
+    EXPECT_OK(::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, roots.c_str(), RENAME_EXCHANGE));
+  };
+  const auto moved = workdir() / "from/bobs", elsewhere = workdir() / "to/other",
+             bobs = workdir() / "to/bobs";
+  for (const auto& [target, flags] : {std::pair(elsewhere, 0u), std::pair(bobs, unsigned{RENAME_EXCHANGE})}) {
+    const auto move = [&](int) {
+      return ::renameat2(AT_FDCWD, moved.c_str(), AT_FDCWD, target.c_str(), flags);
+    };
+    EXPECT_EQ(after_giving_away(moved, exchange, move), EACCES);
+    exchange();
+    EXPECT_FALSE(there_is(host() / "to/other"));
+    EXPECT_EQ(stat_of(host() / "to/bobs").st_uid, kBob.uid);
+  }
+}
+
 std::atomic<bool> is_lease_wanted;
 
 // Somebody on the host who does not give up a lease has who opens the file wait, and nobody else.
