@@ -68,7 +68,7 @@ Result<void> check_workdir(std::string_view real_path, const WorkdirRule& rule) 
       std::find(kSystemRoots.begin(), kSystemRoots.end(), real_path) != kSystemRoots.end() ||
       is_within_any(real_path, kSystemTrees) || is_within_any(real_path, kVarTrees);
   if (is_system) return fail(Code::kForbidden, "a system directory cannot be a workdir");
-  if (!rule.home.empty() && real_path == rule.home)
+  if (!rule.home.empty() && is_within(rule.home, real_path))
     return fail(Code::kForbidden, "a whole home directory cannot be a workdir: use a directory below it");
   if (has_secret_component(real_path))
     return fail(Code::kForbidden, "a directory that holds credentials or settings cannot be a workdir");

@@ -21,12 +21,12 @@ std::string_view name_of(WorkdirPolicy policy);
 struct WorkdirRule {
   std::span<const std::string> allowed_roots;  // real, absolute paths; none: no workdir is allowed
   std::span<const std::string> own_trees;      // the daemon's state, run and mount directories
-  std::string_view home;                       // of the owner; empty if there is none
+  std::string_view home;                       // the owner's, a real path; empty if there is none
 };
 
 /// Whether a session may be bound to the directory `real_path` (absolute, links resolved). `forbidden` with
-/// the reason when it is not below an allowed root, is a system or secrets directory or lies in one, or
-/// overlaps the daemon's own trees.
+/// the reason when it is not below an allowed root, is a system or secrets directory or lies in one, holds
+/// the owner's whole home, or overlaps the daemon's own trees.
 Result<void> check_workdir(std::string_view real_path, const WorkdirRule& rule);
 
 /// "~" and "~/x" with the owner's home in its place; anything else as it is.

@@ -248,7 +248,7 @@ std::vector<std::string> Repository::problems_for_git() const {
   const auto head = read_file(folder_.get(), "HEAD");
   if (has_main && (!has_head || !head || has_other_space(*head)))
     problems.push_back("HEAD leads nowhere, so that stock git finds no snapshots: write \"ref: " +
-                       std::string(kMainRef) + "\" to " + (path_ / "HEAD").string());
+                       std::string(kMainRef) + "\" to HEAD in the session's repository");
 
   const auto text = read_file(folder_.get(), "config");
   git_config* raw_config = nullptr;
@@ -261,8 +261,8 @@ std::vector<std::string> Repository::problems_for_git() const {
   };
   if (opened != 0 || !is_boolean("core.bare") || !is_boolean("core.filemode") || !text ||
       !is_config_to_git(*text))
-    problems.push_back("stock git cannot read " + (path_ / "config").string() +
-                       ": take the one of another session's repository");
+    problems.push_back(
+        "stock git cannot read config in the session's repository: take the one of another session's");
   return problems;
 }
 

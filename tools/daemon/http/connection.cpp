@@ -18,7 +18,8 @@ namespace okcvm::daemon {
 namespace {
 
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
+namespace beast = boost::beast;
+namespace http = beast::http;
 
 constexpr std::size_t kPiece = 256 * 1024;
 constexpr std::size_t kReadAtOnce = 64 * 1024;
@@ -184,7 +185,6 @@ std::optional<Response> Connection::take_request() {
 
   auto routed = context_->router(request_);
   if (auto* response = std::get_if<Response>(&routed)) return std::move(*response);
-  if (request_.method == Method::kOther) return refuse("this method is not served", 405);
   handling_ = std::move(std::get<Handling>(routed));
   if (!handling_.open && request_.body_size.value_or(0) > context_->limits.body_bytes)
     return refuse("the body is larger than " + std::to_string(context_->limits.body_bytes) + " bytes", 413);
@@ -212,6 +212,10 @@ void Connection::read_some(std::size_t room, std::function<void(std::size_t)> th
         self->is_receiving_ = false;
         ++self->pieces_;
         if (error == http::error::need_buffer) error = {};
+        if (error == beast::error::timeout)
+          return self->answer_and_close(
+              bad_request("the body did not go on for " + std::to_string(self->idle_limit().count()) + " s"),
+              408);
         if (error.category() == http::make_error_code(http::error::bad_method).category() &&
             error != http::error::partial_message && error != http::error::end_of_stream)
           return self->answer_and_close(bad_request("the body is malformed: " + error.message()), 400);

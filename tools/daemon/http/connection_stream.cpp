@@ -59,7 +59,7 @@ void Connection::write_queued() {
 }
 
 void Connection::end_stream(std::string last) {
-  queued_.fetch_add(1);
+  queued_.fetch_add(last.size());
   queue_.push_back(std::move(last));
   is_last_queued_ = true;
   write_queued();

@@ -36,7 +36,8 @@ struct Request {
   std::string body;                                          // of routes that take it whole
   std::optional<std::uint64_t> body_size;                    // announced, if it was
   Peer peer;
-  ProgressSink progress;  // never empty
+  ProgressSink progress;       // never empty
+  std::shared_ptr<void> turn;  // Turns::take(); kept until the answer is sent, as that is in memory so long
 
   std::string_view header(std::string_view name) const;
   /// `progress` for work that has none to tell.

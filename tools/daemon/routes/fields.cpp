@@ -7,7 +7,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 64;
+constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxValues = 200'000;
 constexpr std::size_t kMaxEntries = 256;  // of a list or map of texts
 
 template <typename Number>
@@ -18,44 +19,67 @@ std::optional<Number> number_in(std::string_view text) {
   return value;
 }
 
-/// Whether JSON has a whole number beyond 64 bits, which the parser would round.
-bool has_huge_number(std::string_view text) {
-  bool is_in_text = false;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    if (text[at] == '"') is_in_text = !is_in_text;
-    if (is_in_text && text[at] == '\\') ++at;
-    if (is_in_text || (text[at] != '-' && (text[at] < '0' || text[at] > '9'))) continue;
-    const auto end = std::min(text.find_first_not_of("+-.eE0123456789", at), text.size());
-    const auto number = text.substr(at, end - at);
-    at = end - 1;
-    if (number.find_first_of(".eE") != number.npos) continue;
-    if (!number_in<std::int64_t>(number) && !number_in<std::uint64_t>(number)) return true;
+/// What is wrong with JSON that is valid, if something is. Nothing of it is kept, so that little is needed
+/// for what is refused.
+class Watch final : public json::json_sax_t {
+ public:
+  const std::string& wrong() const { return wrong_; }
+
+  bool null() override { return is_value(); }
+  bool boolean(bool) override { return is_value(); }
+  bool number_integer(number_integer_t) override { return is_value(); }
+  bool number_unsigned(number_unsigned_t) override { return is_value(); }
+  bool number_float(number_float_t, const string_t& text) override {
+    // A whole number that it cannot hold comes as one that it rounded.
+    if (text.find_first_of(".eE") == text.npos)
+      return refuse("it has a whole number beyond 64 bits, which would be rounded: send that as a string");
+    return is_value();
   }
-  return false;
-}
+  bool string(string_t&) override { return is_value(); }
+  bool binary(binary_t&) override { return is_value(); }
+  bool start_object(std::size_t) override {
+    keys_.emplace_back();
+    return is_value() && is_shallow();
+  }
+  bool key(string_t& name) override {
+    return keys_.back().insert(name).second || refuse("it names \"" + name + "\" twice");
+  }
+  bool end_object() override { return ends(); }
+  bool start_array(std::size_t) override {
+    keys_.emplace_back();
+    return is_value() && is_shallow();
+  }
+  bool end_array() override { return ends(); }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return refuse("it is not valid JSON in UTF-8");
+  }
+
+ private:
+  bool refuse(std::string reason) {
+    wrong_ = std::move(reason);
+    return false;
+  }
+  bool is_value() { return ++values_ <= kMaxValues || refuse("it has more than 200000 values"); }
+  bool is_shallow() { return keys_.size() <= kMaxDepth || refuse("it is nested too deeply"); }
+  bool ends() {
+    keys_.pop_back();
+    return true;
+  }
+
+  std::string wrong_;
+  std::vector<std::set<std::string>> keys_;  // of what is open, from the outside in
+  std::size_t values_ = 0;
+};
 
 /// Parses JSON that is valid UTF-8, nested no deeper than kMaxDepth, without a key given twice and without
 /// whole numbers beyond 64 bits.
 Result<json> parse_strictly(const std::string& text) {
-  std::string wrong;
-  std::vector<std::set<std::string>> keys;
-  const json::parser_callback_t watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kMaxDepth) wrong = "it is nested too deeply";
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.empty() &&
-        !keys.back().insert(parsed.get<std::string>()).second)
-      wrong = "it names \"" + parsed.get<std::string>() + "\" twice";
-    return wrong.empty();
-  };
+  Watch watch;
   // The parser would take a NUL byte for the end.
-  const bool has_nul = text.find('\0') != text.npos;
-  auto value = has_nul ? json(json::value_t::discarded) : json::parse(text, watch, false);
-  if (wrong.empty() && value.is_discarded()) wrong = "it is not valid JSON in UTF-8";
-  if (wrong.empty() && has_huge_number(text))
-    wrong = "it has a whole number beyond 64 bits, which would be rounded: send that as a string";
+  std::string wrong = text.find('\0') != text.npos ? "it is not valid JSON in UTF-8" : "";
+  if (wrong.empty() && !json::sax_parse(text, &watch)) wrong = watch.wrong();
   if (!wrong.empty()) return fail(Code::kInvalidRequest, "the body cannot be used: " + wrong);
-  return value;
+  return json::parse(text);
 }
 
 std::string range_text(std::int64_t least, std::int64_t most) {

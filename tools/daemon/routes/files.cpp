@@ -197,8 +197,7 @@ Result<Response> get_file(Exchange& exchange) {
       return send_file(exchange.request, *path, std::move(*file));
     }
   }
-  const auto turn = exchange.take(exchange.service.listings);
-  if (!turn) return fail(turn.error());
+  if (auto turn = exchange.take_turn(exchange.service.listings); !turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto mount = exchange.session->need_mount();
@@ -212,6 +211,8 @@ Result<Response> delete_file(Exchange& exchange) {
   if (auto ended = query.end(); !ended) return fail(ended.error());
   auto path = path_of(exchange);
   if (!path) return fail(path.error());
+  if (recursive)  // whole directories are held in memory
+    if (auto turn = exchange.take_turn(exchange.service.listings); !turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto mount = exchange.session->need_mount();

@@ -37,10 +37,15 @@ struct Exchange {
   Request& request;
   SessionPointer session;
 
-  /// Waits for one of the user's turns, as Turns::take(); who asked sees that.
-  Result<Turns::Turn> take(Turns& turns) const {
-    return turns.take(request.peer.uid,
-                      [this] { return request.progress("waiting for other requests of this user", 0, 0); });
+  /// Waits for one of the user's turns, as Turns::take(); who asked sees that. It ends once the answer is
+  /// sent.
+  Result<void> take_turn(Turns& turns) {
+    auto turn = turns.take(request.peer.uid, [this] {
+      return request.progress("waiting for other requests of this user", 0, 0);
+    });
+    if (!turn) return fail(turn.error());
+    request.turn = std::move(*turn);
+    return {};
   }
 };
 

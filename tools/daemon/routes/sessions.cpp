@@ -246,6 +246,9 @@ Result<Response> show_agent(Exchange& exchange) {
 
 Result<Response> clean_sessions(Exchange& exchange) {
   Fields fields(exchange.request);
+  if (exchange.service.session_ttl_days == 0 && !fields.has("older_than_days"))
+    fields.refuse("older_than_days",
+                  "it is needed: this daemon cleans nothing by itself (--session-ttl-days)");
   const auto days = fields.integer("older_than_days", 0, 36500).value_or(exchange.service.session_ttl_days);
   const bool dry_run = fields.flag("dry_run");
   if (auto ended = fields.end(); !ended) return fail(ended.error());

@@ -79,8 +79,7 @@ Result<Response> show_snapshot(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto reader = reader_of(exchange, query);
   if (auto ended = query.end(); !ended) return fail(ended.error());
-  const auto turn = exchange.take(exchange.service.listings);
-  if (!turn) return fail(turn.error());
+  if (auto turn = exchange.take_turn(exchange.service.listings); !turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto store = exchange.service.sessions.store_of(*exchange.session);
@@ -101,8 +100,9 @@ Result<Response> diff_snapshots(Exchange& exchange) {
   const auto to = query.text("to");
   const auto reader = reader_of(exchange, query);
   if (auto ended = query.end(); !ended) return fail(ended.error());
-  const auto turn = exchange.take(to ? exchange.service.listings : exchange.service.live_comparisons);
-  if (!turn) return fail(turn.error());
+  if (auto turn = exchange.take_turn(to ? exchange.service.listings : exchange.service.live_comparisons);
+      !turn)
+    return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto store = exchange.service.sessions.store_of(*exchange.session);
@@ -171,8 +171,7 @@ Result<Response> verify_snapshot(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto snapshot = query.text("snapshot").value_or("");
   if (auto ended = query.end(); !ended) return fail(ended.error());
-  const auto turn = exchange.take(exchange.service.verifications);
-  if (!turn) return fail(turn.error());
+  if (auto turn = exchange.take_turn(exchange.service.verifications); !turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto store = exchange.service.sessions.store_of(*exchange.session);

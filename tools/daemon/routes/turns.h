@@ -20,7 +20,7 @@ class Turns final {
   static constexpr std::size_t kMost = 4;
   using Turn = std::shared_ptr<void>;
 
-  /// Waits for a turn of this user's, which ends with what is answered. `busy` once `goes_on` says no.
+  /// Waits for a turn of this user's, which ends with what is returned. `busy` once `goes_on` says no.
   Result<Turn> take(uid_t user, const std::function<bool()>& goes_on) EXCLUDES(mutex_);
 
  private:

@@ -80,7 +80,8 @@ Result<Workdirs::Opened> Workdirs::open_with(const std::string& requested, uid_t
   if (!real) return fail(real.error());
   if (real->starts_with(mount_prefix_))
     return fail(Code::kForbidden, "a session cannot be the workdir of a session");
-  if (auto allowed = check_workdir(*real, WorkdirRule{allowed_roots_, own_trees_, home}); !allowed)
+  const auto real_home = home.empty() ? home : as_owner(owner, [&] { return made_real(home); });
+  if (auto allowed = check_workdir(*real, WorkdirRule{allowed_roots_, own_trees_, real_home}); !allowed)
     return fail(allowed.error());
   struct stat status {};
   if (::fstat(directory->get(), &status) != 0 || status.st_nlink == 0)
