@@ -98,6 +98,18 @@ TEST_F(Workdir, IsNeverASensitiveDirectory) {
   EXPECT_TRUE(allows("/tmp/work"));
 }
 
+TEST_F(Workdir, NeverHoldsAWholeHome) {
+  const std::vector<std::string> roots{"/data"};
+  const auto allows = [&](std::string_view path, std::string_view home) {
+    return check_workdir(path, WorkdirRule{roots, own_, home}).has_value();
+  };
+  for (const char* path : {"/data/people/alice", "/data/people", "/data"})
+    EXPECT_FALSE(allows(path, "/data/people/alice")) << path;
+  for (const char* path : {"/data/people/alice/project", "/data/people/alic", "/data/people/bob"})
+    EXPECT_TRUE(allows(path, "/data/people/alice")) << path;
+  for (const char* home : {"", "/", "/nonexistent"}) EXPECT_TRUE(allows("/data", home)) << home;
+}
+
 TEST_F(Workdir, NeverOverlapsTheDaemonsTrees) {
   EXPECT_FALSE(allows("/var/lib/okcvm/workspaces/a"));
   EXPECT_FALSE(allows("/var/lib"));

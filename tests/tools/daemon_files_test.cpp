@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/tools/daemon_fixture.h"
+#include "tools/daemon/routes/turns.h"
 
 namespace okcvm::test {
 namespace {
@@ -114,6 +115,34 @@ TEST_F(DaemonFiles, AreListedToManyOfOneUserAtOnce) {
       for (int n = 0; n < 5; ++n) EXPECT_EQ(get("outputs").json()["entries"].size(), 200u);
     });
   for (auto& thread : threads) thread.join();
+}
+
+TEST_F(DaemonFiles, AreListedAndRemovedByNoMoreThanHaveTakenTheirAnswers) {
+  const auto many = mount("s1") / "outputs/many";
+  std::filesystem::create_directory(many);
+  for (int i = 0; i < 3000; ++i)
+    ASSERT_EQ(::mknod((many / (std::to_string(i) + std::string(200, 'n'))).c_str(), S_IFREG | 0644, 0), 0);
+  put("outputs/few/f", "x");
+  for (const std::string request :
+       {"GET /v1/sessions/s1/files/outputs/few", "GET /v1/sessions/s1/files/outputs/f",
+        "DELETE /v1/sessions/s1/files/outputs/few?recursive=true"}) {
+    std::vector<HttpClient> slow;
+    for (std::size_t i = 0; i < daemon::Turns::kMost; ++i) {
+      slow.emplace_back(socket()).send(
+          "GET /v1/sessions/s1/files/outputs/many HTTP/1.1\r\nConnection: close\r\n\r\n");
+      ASSERT_EQ(slow.back().receive_some(1), 1u);
+    }
+    EXPECT_EQ(put("outputs/f", "x").status / 100, 2) << "takes no turn";
+    HttpClient next(socket());
+    next.send(request + " HTTP/1.1\r\n\r\n");
+    if (request.ends_with("/f")) {
+      EXPECT_EQ(next.receive().body, "x") << "takes no turn";
+      continue;
+    }
+    EXPECT_TRUE(next.is_silent_for(std::chrono::milliseconds(500))) << request;
+    while (slow.front().receive_some(1 << 20) > 0) continue;
+    EXPECT_EQ(next.receive().status, 200) << request;
+  }
 }
 
 TEST_F(DaemonFiles, TellWhatTheSessionIs) {

@@ -9,8 +9,10 @@
 #include <set>
 #include <vector>
 
+#include "tests/support/process.h"
 #include "tests/support/watchdog.h"
 #include "tests/tools/daemon_fixture.h"
+#include "tests/tools/one_more_user.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/sessions/registry.h"
 
@@ -132,6 +134,19 @@ TEST_F(DaemonSessions, AreCleanedUnlessTheyAreInUse) {
   EXPECT_EQ(cleaned["skipped"][0]["id"], "used");
 }
 
+TEST_F(DaemonSessions, AreCleanedOfNoDefaultAgeWhereTheyAreKeptForEver) {
+  start({"--session-ttl-days", "0"});
+  create({{"id", "idle"}});
+  for (const char* body : {"", "{}", R"({"dry_run":true})", R"({"older_than_days":null})"}) {
+    const auto answer = ask("POST", "/v1/clean", body);
+    EXPECT_EQ(answer.status, 400) << body;
+    EXPECT_THAT(answer.body, ::testing::HasSubstr("older_than_days")) << body;
+  }
+  EXPECT_EQ(ask("GET", "/v1/sessions/idle").status, 200);
+  EXPECT_TRUE(ask("POST", "/v1/clean", R"({"older_than_days":1})").json()["removed"].empty());
+  EXPECT_EQ(ask("POST", "/v1/clean", R"({"older_than_days":0})").json()["removed"], json({"idle"}));
+}
+
 TEST_F(DaemonSessions, AreSharedByAnAgentsDescendants) {
   start();
   EXPECT_EQ(create({{"agent", "lead"}})["id"], "lead");
@@ -232,6 +247,27 @@ TEST_F(DaemonSessions, BindWorkdirs) {
   ask("DELETE", "/v1/sessions/s1");
   EXPECT_EQ(create({{"id", "s1"}, {"device_id", "d"}})["workdir"], (projects / "b").string());
   EXPECT_EQ(create({{"id", "s2"}, {"device_id", "d"}})["workdir"], nullptr);
+}
+
+TEST_F(DaemonSessions, BindNoWholeHomeHoweverItIsNamed) {
+  const auto projects = root_ / "projects";
+  std::filesystem::create_directories(projects / "people/home/mine");
+  std::filesystem::create_directory_symlink(projects / "people", root_ / "link");
+  for (const char* name : {".", "people", "people/home", "people/home/mine"})
+    ASSERT_EQ(::chown((projects / name).c_str(), kAlice.uid, kAlice.gid), 0);
+  const OneMoreUser alice(kAlice.uid, root_ / "link/home", root_);
+  start({"--workdir-allow-root", projects});
+  const json owner{{"uid", kAlice.uid}, {"gid", kAlice.gid}};
+  for (const auto& path :
+       {std::string("~"), (root_ / "link/home").string(), (projects / "people/home").string(),
+        (projects / "people").string(), projects.string()}) {
+    const auto session = create({{"workdir", path}, {"owner", owner}});
+    EXPECT_EQ(session["workdir"], nullptr) << path;
+    EXPECT_THAT(session["workdir_fallback"].dump(), ::testing::HasSubstr("whole home")) << path;
+  }
+  EXPECT_EQ(create({{"workdir", "~/mine"}, {"owner", owner}})["workdir"],
+            (projects / "people/home/mine").string());
+  stop();
 }
 
 TEST_F(DaemonSessions, AreListedInPages) {

@@ -53,6 +53,19 @@ TEST_F(DaemonSnapshots, OfMuchAreGivenUpWhenWhoWatchesThemIsGone) {
   }
 }
 
+TEST_F(DaemonSnapshots, AreVerifiedWithoutAWordOfWhereTheyAreKept) {
+  write(file(), "one");
+  ASSERT_EQ(post("snapshots").status, 201);
+  const auto repository = root_ / "state/snapshots/s1.git";
+  write(repository / "HEAD", "ref: refs/heads/none\n");
+  write(repository / "config", "[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tfilemode = maybe\n");
+  const auto found = get("verify");
+  ASSERT_EQ(found["problems"].size(), 2u) << found;
+  EXPECT_THAT(found["problems"][0], ::testing::HasSubstr("HEAD"));
+  EXPECT_THAT(found["problems"][1], ::testing::HasSubstr("config"));
+  EXPECT_THAT(found.dump(), ::testing::Not(::testing::HasSubstr(root_.string())));
+}
+
 TEST_F(DaemonSnapshots, AreTakenShownComparedAndRestored) {
   write(file(), "one");
   const auto first = post("snapshots", {{"label", "first"}});

@@ -67,6 +67,11 @@ std::size_t HttpClient::receive_some(std::size_t most) {
   return got > 0 ? static_cast<std::size_t>(got) : 0;
 }
 
+bool HttpClient::is_silent_for(std::chrono::milliseconds time) {
+  pollfd waiting{socket_.get(), POLLIN, 0};
+  return received_.empty() && ::poll(&waiting, 1, static_cast<int>(time.count())) == 0;
+}
+
 bool HttpClient::is_closed_within(int seconds) {
   pollfd waiting{socket_.get(), POLLIN, 0};
   char byte = 0;

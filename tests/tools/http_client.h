@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -32,6 +33,8 @@ class HttpClient {
   std::string receive_until(std::string_view end);
   /// How many bytes came, `most` or fewer; they are dropped. 0 at the end.
   std::size_t receive_some(std::size_t most);
+  /// Whether nothing comes for so long.
+  bool is_silent_for(std::chrono::milliseconds time);
   /// Whether the other side has closed; waits for it up to `seconds`.
   bool is_closed_within(int seconds);
 

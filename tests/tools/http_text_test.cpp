@@ -92,10 +92,51 @@ TEST(Fields, RefuseNumbersThatWouldBeRounded) {
     EXPECT_THAT(refusal(value), ::testing::HasSubstr("64 bits")) << value;
 }
 
+/// What is refused of some JSON before anybody asks for its fields.
+std::string refusal_of(const std::string& body) {
+  Fields fields(body);
+  static_cast<void>(fields.has("data") ? fields.required_value("data") : nlohmann::json());
+  return refusal_of(fields);
+}
+
+std::string data_of(std::size_t count, const std::string& value) {
+  std::string body = "{\"data\":[" + value;
+  for (std::size_t i = 1; i < count; ++i) body += "," + value;
+  return body + "]}";
+}
+
 TEST(Fields, RefuseDeepNesting) {
-  std::string deep(100'000, '[');
-  Fields fields("{\"a\":" + deep + std::string(100'000, ']') + "}");
-  EXPECT_THAT(refusal_of(fields), ::testing::HasSubstr("deep"));
+  const auto nested = [](std::size_t depth) {  // in the object
+    return "{\"data\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  };
+  EXPECT_EQ(refusal_of(nested(63)), "");
+  for (const std::size_t depth : {64, 100'000})
+    EXPECT_EQ(refusal_of(nested(depth)), "the body cannot be used: it is nested too deeply") << depth;
+}
+
+TEST(Fields, RefuseMoreValuesThanAreWorthTheirMemory) {
+  Fields many(data_of(150'000, "{}"));
+  EXPECT_EQ(many.required_value("data").size(), 150'000u);
+  EXPECT_EQ(refusal_of(many), "");
+  for (const char* value : {"{}", "[]", "0", "\"\"", "true", "null", "1.5"})
+    EXPECT_THAT(refusal_of(data_of(200'001, value)), ::testing::HasSubstr("more than 200000 values"))
+        << value;
+  EXPECT_EQ(refusal_of(data_of(199'998, "{}")), "") << "with the list and the object around it";
+  EXPECT_THAT(refusal_of(data_of(199'999, "{}")), ::testing::HasSubstr("values"));
+}
+
+TEST(Fields, RefuseWhatIsNotPlainJson) {
+  const std::string invalid = "the body cannot be used: it is not valid JSON in UTF-8";
+  for (const std::string& body :
+       {std::string("{}\0{", 4), std::string("{\"data\":\"\0\"}", 12), std::string(R"({"data":"\ud800"})"),
+        std::string(R"({"data":"\udc00\ud800"})"), std::string(R"({"\udfff":1})"),
+        std::string("{\"data\":\"\xed\xa0\x80\"}"), std::string("{} {}"), std::string(R"({"data":1e999})"),
+        std::string(R"({"data":[1,]})"), std::string(R"({"data":01})")})
+    EXPECT_EQ(refusal_of(body), invalid) << body;
+  EXPECT_EQ(refusal_of(R"({"data":"\ud83d\ude00\u0000"})"), "");
+  EXPECT_EQ(refusal_of(R"({"data":[{"a":1},{"a":{"b":1,"c":{"a":1}}}]})"), "") << "of different objects";
+  for (const char* body : {R"({"data":1,"data":1})", R"({"x":[{"data":1,"b":{},"d\u0061ta":2}]})"})
+    EXPECT_EQ(refusal_of(body), "the body cannot be used: it names \"data\" twice") << body;
 }
 
 TEST(Mode, IsOctal) {

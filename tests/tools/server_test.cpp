@@ -113,6 +113,14 @@ class ServerTest : public ::testing::Test {
       };
     } else if (request.path == "/large") {
       handling.respond = [](Request&) { return text_response(std::string(kLargeAnswer, 'l')); };
+    } else if (request.path == "/turn") {
+      handling.respond = [this](Request& asked) {
+        asked.turn = std::shared_ptr<void>(nullptr, [this](void*) {
+          turn_ended_ = true;
+          turn_ended_.notify_all();
+        });
+        return text_response(std::string(kLargeAnswer, 't'));
+      };
     } else if (request.path == "/wait") {
       handling.respond = [this](Request&) {
         waiting_.set_value();
@@ -160,6 +168,7 @@ class ServerTest : public ::testing::Test {
   std::unique_ptr<Server> server_;
   std::thread thread_;
   std::promise<void> waiting_, released_, live_ended_;
+  std::atomic<bool> turn_ended_{false};
 };
 
 TEST_F(ServerTest, AnswersManyRequestsOnOneConnection) {
@@ -226,7 +235,6 @@ TEST_F(ServerTest, RefusesAnAddressThatIsNone) {
   EXPECT_EQ(raw("GET /?a=%zz HTTP/1.1\r\n\r\n").status, 400);
   EXPECT_EQ(raw("GET /?a=%00 HTTP/1.1\r\n\r\n").status, 400);
   EXPECT_EQ(raw("GET /?a=1&a=2 HTTP/1.1\r\n\r\n").status, 400);
-  EXPECT_EQ(raw("BREW / HTTP/1.1\r\n\r\n").status, 405);
   EXPECT_EQ(raw("GET http://okcvm/x HTTP/1.1\r\n\r\n").body, "/x|");
 }
 
@@ -341,12 +349,48 @@ TEST_F(ServerTest, ClosesIdleAndSlowConnections) {
   ServerLimits limits;
   limits.idle = std::chrono::seconds(1);
   restart(limits);
-  HttpClient silent(path_), slow(path_), stuck(path_);
+  HttpClient silent(path_), slow(path_);
   slow.send("GET / HT");
-  stuck.send("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab");
   EXPECT_TRUE(silent.is_closed_within(10));
   EXPECT_TRUE(slow.is_closed_within(10));
-  EXPECT_TRUE(stuck.is_closed_within(10));
+}
+
+TEST_F(ServerTest, TellsWhoseBodyDoesNotComeThatItIsLate) {
+  ServerLimits limits;
+  limits.idle = std::chrono::seconds(1);
+  restart(limits);
+  for (const std::string path : {"/", "/count"}) {
+    for (const std::string body : {"", "ab"}) {
+      HttpClient stuck(path_);
+      stuck.send("POST " + path + " HTTP/1.1\r\nContent-Length: 5\r\n\r\n" + body);
+      auto answer = stuck.receive();
+      EXPECT_EQ(answer.status, 408) << path << body;
+      EXPECT_EQ(answer.code(), "invalid_request") << path << body;
+      EXPECT_EQ(answer.headers["connection"], "close") << path << body;
+      EXPECT_TRUE(stuck.is_closed_within(10)) << path << body;
+    }
+    HttpClient whole(path_);
+    EXPECT_EQ(whole.ask("POST", path, "abcde").status, 200) << "the next one is in time";
+    EXPECT_EQ(whole.ask("POST", path, "abcde").status, 200);
+  }
+}
+
+TEST_F(ServerTest, HoldsATurnAsLongAsItsAnswerIsInMemory) {
+  HttpClient slow(path_);
+  slow.send("GET /turn HTTP/1.1\r\nConnection: close\r\n\r\n");
+  ASSERT_EQ(slow.receive_some(1), 1u);
+  EXPECT_FALSE(turn_ended_);
+  while (slow.receive_some(1 << 20) > 0) continue;
+  EXPECT_TRUE(turn_ended_);
+}
+
+TEST_F(ServerTest, EndsATurnWhoseClientIsGone) {
+  {
+    HttpClient gone(path_);
+    gone.send("GET /turn HTTP/1.1\r\n\r\n");
+    ASSERT_EQ(gone.receive_some(1), 1u);
+  }
+  turn_ended_.wait(false);
 }
 
 TEST_F(ServerTest, WhoTakesAnAnswerSlowlyIsNotIdle) {

@@ -18,8 +18,7 @@ namespace okcvm::daemon {
 namespace {
 
 namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = beast::http;
+namespace http = boost::beast::http;
 
 constexpr std::size_t kPiece = 256 * 1024;
 constexpr std::size_t kReadAtOnce = 64 * 1024;
@@ -49,6 +48,7 @@ Connection::Connection(Socket socket, Peer peer, std::shared_ptr<ConnectionConte
     : stream_(std::move(socket)),
       buffer_(context->limits.header_bytes + kPiece),
       timer_(stream_.get_executor()),
+      body_timer_(stream_.get_executor()),
       peer_(std::move(peer)),
       context_(std::move(context)),
       ended_(std::move(ended)) {}
@@ -212,10 +212,11 @@ void Connection::read_some(std::size_t room, std::function<void(std::size_t)> th
         self->is_receiving_ = false;
         ++self->pieces_;
         if (error == http::error::need_buffer) error = {};
-        if (error == beast::error::timeout)
-          return self->answer_and_close(
-              bad_request("the body did not go on for " + std::to_string(self->idle_limit().count()) + " s"),
-              408);
+        if (self->is_late_)
+          return self->answer_and_close(bad_request("the body did not come in time: there are " +
+                                                    std::to_string(self->idle_limit().count()) +
+                                                    " s for it, or between two pieces of a file"),
+                                        408);
         if (error.category() == http::make_error_code(http::error::bad_method).category() &&
             error != http::error::partial_message && error != http::error::end_of_stream)
           return self->answer_and_close(bad_request("the body is malformed: " + error.message()), 400);
@@ -229,9 +230,23 @@ void Connection::read_some(std::size_t room, std::function<void(std::size_t)> th
       });
 }
 
+/// A body, or its next piece, has to come from now on within the limit. The stream's own limit would close
+/// the socket, so that nobody could be told.
+void Connection::expect_body() {
+  stream_.expires_never();
+  is_late_ = false;
+  body_timer_.expires_after(idle_limit());
+  body_timer_.async_wait([weak = weak_from_this()](Error_code error) {
+    const auto self = weak.lock();
+    if (error || !self || !self->is_receiving_) return;
+    self->is_late_ = true;
+    self->stream_.cancel();
+  });
+}
+
 void Connection::read_whole_body() {
   framing_bytes_ = 0;
-  stream_.expires_after(idle_limit());  // for the whole of it
+  expect_body();  // the whole of it
   read_rest_of_body();
 }
 
@@ -298,7 +313,7 @@ void Connection::open_sink() {
 }
 
 void Connection::read_piece() {
-  stream_.expires_after(idle_limit());  // until the next bytes of the file
+  expect_body();  // the next bytes of the file
   read_rest_of_piece();
 }
 

@@ -53,6 +53,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void on_header(Error_code error);
   std::optional<Response> take_request();
   void continue_then(void (Connection::*next)());
+  void expect_body();
   void read_whole_body();
   void read_rest_of_body();
   void dispatch();
@@ -85,6 +86,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   boost::beast::basic_stream<boost::asio::local::stream_protocol> stream_;
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer timer_;
+  boost::asio::steady_timer body_timer_;
   const Peer peer_;
   const std::shared_ptr<ConnectionContext> context_;
   const std::function<void()> ended_;
@@ -101,6 +103,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::atomic<bool> is_gone_{false};  // the client
   bool in_hand_ = false;              // a request was read and is not answered yet
   bool is_receiving_ = false;         // the next piece of its body is waited for
+  bool is_late_ = false;              // and did not come in time
   bool keep_alive_ = false;
   bool is_http_1_0_ = false;
 

@@ -80,7 +80,9 @@ Result<Workdirs::Opened> Workdirs::open_with(const std::string& requested, uid_t
   if (!real) return fail(real.error());
   if (real->starts_with(mount_prefix_))
     return fail(Code::kForbidden, "a session cannot be the workdir of a session");
-  const auto real_home = home.empty() ? home : as_owner(owner, [&] { return made_real(home); });
+  std::string real_home;
+  if (!home.empty())
+    real_home = as_owner(owner, [&]() -> Result<std::string> { return made_real(home); }).value_or(home);
   if (auto allowed = check_workdir(*real, WorkdirRule{allowed_roots_, own_trees_, real_home}); !allowed)
     return fail(allowed.error());
   struct stat status {};
