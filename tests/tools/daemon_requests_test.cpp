@@ -121,12 +121,20 @@ TEST_F(DaemonRequests, MayBePipelinedChunkedAndPatient) {
 }
 
 TEST_F(DaemonRequests, ThatExpectToContinueAreRefusedBeforeTheirBody) {
-  HttpClient client(socket());
-  client.send(
-      "PUT /v1/sessions/s1/files/skills/x HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: "
-      "1000000\r\n\r\n");
-  EXPECT_THAT(client.receive_until("\r\n\r\n"),
-              ::testing::AnyOf(HasSubstr("100 Continue"), HasSubstr(" 403 ")));
+  const std::string too_large = "17179869185";
+  for (const auto& [request, size, status] : std::vector<std::tuple<std::string, std::string, int>>{
+           {"PUT /v1/sessions/s1/files/skills/x", "1000000", 403},
+           {"PUT /v1/sessions/s1/files/workdir/x", "1000000", 404},
+           {"PUT /v1/sessions/none/files/outputs/x", "1000000", 404},
+           {"PUT /v1/sessions/s1/files/outputs/x", too_large, 413},
+           {"PUT /v1/sessions/s1/files/outputs/x?mode=9", "1000000", 400},
+           {"POST /v1/sessions/s1/uploads?name=x", too_large, 413},
+           {"POST /v1/sessions/s1/uploads", "1000000", 400},
+           {"POST /v1/sessions/none/uploads?name=x", "1000000", 404}}) {
+    const auto answer =
+        raw(request + " HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " + size + "\r\n\r\n");
+    EXPECT_EQ(answer.status, status) << request << answer.body;
+  }
 }
 
 TEST_F(DaemonRequests, HaveBoundedHeadersAndBodies) {

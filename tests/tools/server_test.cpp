@@ -103,6 +103,10 @@ class ServerTest : public ::testing::Test {
       handling.open = [this](Request&) -> Result<std::unique_ptr<BodySink>> {
         return std::make_unique<CountingSink>(sinks_);
       };
+    } else if (request.path == "/count-nothing") {
+      handling.open = [](Request&) -> Result<std::unique_ptr<BodySink>> {
+        return fail(Code::kForbidden, "not here");
+      };
     } else if (request.path == "/work") {
       handling.shows_progress = true;
       handling.respond = [](Request& asked) {
@@ -323,6 +327,19 @@ TEST_F(ServerTest, LetsAClientContinue) {
   EXPECT_EQ(client.receive().body, "4");
 }
 
+TEST_F(ServerTest, AsksForNoBodyThatItDoesNotTake) {
+  for (const char* framing : {"Content-Length: 4", "Transfer-Encoding: chunked"}) {
+    HttpClient client(path_);
+    client.send("PUT /count-nothing HTTP/1.1\r\nExpect: 100-continue\r\n" + std::string(framing) +
+                "\r\n\r\n");
+    EXPECT_EQ(client.receive().status, 403) << framing;
+    EXPECT_TRUE(client.is_closed_within(10)) << framing << ": nobody knows whether the body comes";
+  }
+  HttpClient client(path_);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(client.ask("PUT", "/count", "", {{"Expect", "100-continue"}}).body, "0") << "there is none";
+}
+
 TEST_F(ServerTest, SendsAPartOfAFile) {
   HttpClient client(path_);
   EXPECT_EQ(client.ask("GET", "/file").body, std::string(999'990, 'f'));
@@ -370,8 +387,7 @@ TEST_F(ServerTest, TellsWhoseBodyDoesNotComeThatItIsLate) {
       EXPECT_TRUE(stuck.is_closed_within(10)) << path << body;
     }
     HttpClient whole(path_);
-    EXPECT_EQ(whole.ask("POST", path, "abcde").status, 200) << "the next one is in time";
-    EXPECT_EQ(whole.ask("POST", path, "abcde").status, 200);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(whole.ask("POST", path, "abcde").status, 200);
   }
 }
 

@@ -144,8 +144,8 @@ void Connection::on_header(Error_code error) {
     keep_alive_ = keep_alive_ && parser_->is_done();
     return answer(std::move(*refused));
   }
-  if (parser_->is_done()) return handling_.open ? open_sink() : dispatch();
-  continue_then(handling_.open ? &Connection::open_sink : &Connection::read_whole_body);
+  if (handling_.open) return open_sink();  // which may refuse: nothing of the body is asked for before
+  continue_then(&Connection::read_whole_body);
 }
 
 /// Turns the header into a Request and routes it. An answer if it goes no further.
@@ -193,7 +193,8 @@ std::optional<Response> Connection::take_request() {
 
 /// Lets the client send its body, if it waits for that.
 void Connection::continue_then(void (Connection::*next)()) {
-  if (lower_case(request_.header("expect")) != "100-continue" || is_http_1_0_) return (this->*next)();
+  const bool is_waiting = lower_case(request_.header("expect")) == "100-continue" && !is_http_1_0_;
+  if (!is_waiting || parser_->is_done()) return (this->*next)();
   write_all("HTTP/1.1 100 Continue\r\n\r\n", [this, next] { (this->*next)(); });
 }
 
@@ -307,7 +308,7 @@ void Connection::open_sink() {
       }
       self->sink_ = std::move(**opened);
       self->framing_bytes_ = 0;
-      self->read_piece();
+      self->continue_then(&Connection::read_piece);
     });
   });
 }
