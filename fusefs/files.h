@@ -101,7 +101,8 @@ class Files {
   /// Never blocks on a FIFO.
   virtual Result<OpenedFile> open(const Caller& caller, const RelPath& path) = 0;
   virtual Result<std::string> read_link(const Caller& caller, const RelPath& path) = 0;
-  /// The path after following every link [S2]; `must_exist` false lets the last component be absent.
+  /// The path after following every link [S2]; with `must_exist` false, what is missing is where its name
+  /// says.
   virtual Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) = 0;
 
   /// Starts a file at `path`; missing parents are made (0755, the caller's) when it is published. Without a

@@ -51,11 +51,12 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
   while (!pending.empty()) {
     const auto [part, is_asked_for] = pending.next();
     const Entry& directory = walk.last();
-    if (directory.id.value == 0) return not_found(path);
-    if (!S_ISDIR(directory.attributes.st_mode))
+    const bool is_missing = directory.id.value == 0;
+    if (is_missing && last != Last::kFollowByName) return not_found(path);
+    if (!is_missing && !S_ISDIR(directory.attributes.st_mode))
       return fail(
           Error{Code::kInvalidRequest, ENOTDIR, "a part of the path is not a directory", path.text()});
-    if (!may(caller, directory.attributes, X_OK))
+    if (!is_missing && !may(caller, directory.attributes, X_OK))
       return fail(Code::kForbidden, "a directory on the way may not be searched by this user", path.text());
     if (part == "..") {  // only ever from a link's text, which was checked to stay inside
       if (walk.entries.size() > 1) walk.pop();
@@ -63,6 +64,10 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
     }
     auto name = Name::parse(part);
     if (!name) return fail(name.error());
+    if (is_missing) {
+      walk.push(Entry(), std::move(*name));
+      continue;
+    }
     auto entry = operations_.look_up_unlocked(directory.id, name->c_str());
     if (!entry) return explained(entry.error(), path);
     if (making && entry->id.value == 0) {
@@ -240,8 +245,12 @@ Result<std::string> PathFiles::read_link(const Caller& caller, const RelPath& pa
 
 Result<RelPath> PathFiles::resolve(const Caller& caller, const RelPath& path, bool must_exist) {
   Gate::Pass pass(gate_);
-  auto found = must_exist ? walk_existing(caller, path, Last::kFollow) : walk(caller, path, Last::kFollow);
+  auto found =
+      must_exist ? walk_existing(caller, path, Last::kFollow) : walk(caller, path, Last::kFollowByName);
   if (!found) return fail(found.error());
+  if (!found->has_path())
+    return fail(
+        Error{Code::kInvalidRequest, ENAMETOOLONG, "where the path leads has too long a path", path.text()});
   return found->path();
 }
 

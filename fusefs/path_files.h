@@ -100,7 +100,7 @@ class PathFiles final : public Files {
   void tell_kernel(const std::vector<RelPath>& changed);
 
  private:
-  enum class Last : std::uint8_t { kFollow, kKeep };
+  enum class Last : std::uint8_t { kFollow, kKeep, kFollowByName };  // the last: also beyond what is missing
   /// A name in a directory.
   struct Placed {
     NodeId directory;

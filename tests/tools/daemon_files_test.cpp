@@ -463,29 +463,5 @@ TEST_F(DaemonFiles, ThatAreUploadedBesideOthersAreNotGivenToTheirOwners) {
   EXPECT_EQ(other.st_mode, wanted.st_mode);
 }
 
-TEST_F(DaemonFiles, AreResolvedByThreeConventions) {
-  put("outputs/d/f", "x");
-  std::filesystem::create_symlink("d/f", mount("s1") / "outputs/link");
-  const auto resolve = [&](const json& request) {
-    return ask("POST", "/v1/sessions/s1/resolve", request.dump());
-  };
-  EXPECT_EQ(resolve({{"path", "outputs/d/f"}}).json()["type"], "file");
-  EXPECT_EQ(resolve({{"path", "outputs/link"}, {"mode", "physical"}}).json()["path"], "outputs/d/f");
-  EXPECT_EQ(resolve({{"path", "/outputs\\d\\f"}, {"mode", "rebase"}}).json()["path"], "outputs/d/f");
-  EXPECT_EQ(resolve({{"path", "/outputs/d/f"}}).code(), "path_traversal_blocked");
-  EXPECT_EQ(resolve({{"path", "/../etc"}, {"mode", "rebase"}}).code(), "path_traversal_blocked");
-  EXPECT_EQ(resolve({{"path", "outputs/none"}}).json()["exists"], false);
-  EXPECT_EQ(resolve({{"path", "outputs/none"}, {"must_exist", true}}).code(), "not_found");
-  EXPECT_EQ(resolve({{"path", "skills"}, {"for_write", true}}).code(), "read_only");
-  EXPECT_EQ(resolve({{"path", "workdir/x"}, {"for_write", true}}).code(), "read_only") << "none is bound";
-  EXPECT_EQ(resolve({{"path", "outputs"}, {"mode", "other"}}).code(), "invalid_request");
-}
-
-TEST_F(DaemonFiles, AreNamedAnewInPrompts) {
-  const auto answer =
-      ask("POST", "/v1/sessions/s1/adapt-prompt", R"({"prompt":"see /mnt/okcomputer/output/x"})");
-  EXPECT_EQ(answer.json()["prompt"], "see " + mount("s1").string() + "/outputs/x");
-}
-
 }  // namespace
 }  // namespace okcvm::test

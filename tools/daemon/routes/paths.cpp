@@ -39,14 +39,13 @@ Result<Response> resolve_path(Exchange& exchange) {
   auto& files = (*mount)->files();
   const auto caller = exchange.request.peer.caller();
   // Every mode refuses a path that a link would lead out; only one answers where the links lead.
-  auto physical = files.resolve(caller, *path, false);
-  if (!physical && physical.error().code != Code::kNotFound) return fail(physical.error());
-  if (!physical && must_exist) return fail(physical.error());
-  if (physical && *mode == ResolveMode::kPhysical) path = physical;
+  const auto physical = files.resolve(caller, *path, must_exist);
+  if (!physical) return fail(physical.error());
+  if (*mode == ResolveMode::kPhysical) path = physical;
 
   const auto info = files.stat(caller, *path, true);
   if (!info && (must_exist || info.error().code != Code::kNotFound)) return fail(info.error());
-  const auto& rule = rule_of(zone_named((physical ? *physical : *path).top()));
+  const auto& rule = rule_of(zone_named(physical->top()));
   const bool is_there = rule.zone != Zone::kWorkdir || files.stat(caller, *RelPath::parse(rule.name), true);
   const bool writable = rule.write_error == 0 && is_there && !path->is_root();
   if (for_write && !writable)
