@@ -62,8 +62,9 @@ inline void use(daemon::Registry& registry) {
     const auto again = registry.load();
     FUZZ_EXPECT(!again || again->sessions.size() == loaded->sessions.size());
   }
-  registry.agents(std::nullopt);
-  registry.agents(0);
+  registry.agents(std::nullopt, "", 2);
+  registry.agents(0, "s1", 2);
+  registry.agents_named("a");
   registry.workdir_of_task(0, "s1", "d");
   registry.workdir_of_branch(0, "https://x/y", "main", std::nullopt);
   registry.recent_workdirs(0, 10);

@@ -168,6 +168,46 @@ TEST_F(DaemonSessions, AreSharedByAnAgentsDescendants) {
   EXPECT_EQ(ask("GET", "/v1/agents/nobody").code(), "not_found");
 }
 
+TEST_F(DaemonSessions, AreListedByAgentsInPages) {
+  start();
+  std::vector<std::pair<std::string, std::string>> wanted;  // the agents and their sessions, as a tree
+  for (const char* lead : {"z", "lead", "a:b"}) create({{"agent", lead}});
+  for (const auto& [agent, parent] :
+       {std::pair("c1", "lead"), std::pair("c2", "lead"), std::pair("c11", "c1"), std::pair("d1", "a:b"),
+        std::pair("c3", "lead")})
+    ASSERT_EQ(ask("POST", "/v1/sessions", json({{"agent", agent}, {"parent_agent", parent}}).dump()).status,
+              200);
+  ASSERT_EQ(ask_as(1234, "POST", "/v1/sessions", R"({"agent":"lead"})").status, 201);
+  const auto list = [&](const std::string& query) { return ask("GET", "/v1/agents" + query).json(); };
+  const auto whole = list("");
+  EXPECT_EQ(whole["truncated"], false);
+  ASSERT_EQ(whole["agents"].size(), 9u);
+  std::string tree;
+  for (const auto& agent : whole["agents"])
+    if (agent["session"] == "lead")
+      tree += agent["agent"].get<std::string>() + std::to_string(agent["depth"].get<int>()) + " ";
+  EXPECT_EQ(tree, "lead1 c12 c113 c22 c32 ");
+  for (const std::size_t limit : {1, 2, 4, 8, 9, 20'000}) {
+    json seen = json::array();
+    std::string after;
+    for (bool has_more = true; has_more;) {
+      const auto page = list("?limit=" + std::to_string(limit) + "&after=" + after);
+      ASSERT_FALSE(page["agents"].empty());
+      EXPECT_LE(page["agents"].size(), limit);
+      for (const auto& agent : page["agents"]) seen.push_back(agent);
+      has_more = page["truncated"];
+      after = seen.back()["session"].get<std::string>() + "/" + seen.back()["agent"].get<std::string>();
+    }
+    EXPECT_EQ(seen, whole["agents"]) << limit;
+  }
+  EXPECT_EQ(list("?after=lead/c3")["agents"], list("?after=lead0/")["agents"]);
+  EXPECT_EQ(list("?after=lead/gone")["agents"][0]["agent"], "lead")
+      << "what is gone ended no page of what is there";
+  EXPECT_EQ(ask_as(1234, "GET", "/v1/agents").json()["agents"].size(), 1u);
+  for (const char* query : {"?after=lead", "?limit=0", "?limit=x", "?depth=1"})
+    EXPECT_EQ(ask("GET", "/v1/agents" + std::string(query)).code(), "invalid_request") << query;
+}
+
 TEST_F(DaemonSessions, LoadAndUnloadSkills) {
   start();
   add_skill("pdf", "how to");

@@ -108,7 +108,7 @@ TEST_F(RegistryTest, RemovesASessionWithAllThatIsIts) {
   ASSERT_TRUE(registry->remove_deleted(id_of("a2")));
   EXPECT_TRUE(registry->load()->sessions.empty());
   EXPECT_TRUE(registry->checkpoints(id_of("a1"), 10)->empty());
-  EXPECT_TRUE(registry->agents(std::nullopt)->empty());
+  EXPECT_TRUE(registry->agents(std::nullopt, "", 10)->list.empty());
 }
 
 TEST_F(RegistryTest, KeepsCheckpointsInOrderAndWithinTheirNumber) {
@@ -171,6 +171,76 @@ TEST_F(RegistryTest, FindsAnAgentByItsName) {
   EXPECT_EQ((*registry->agent(2000, "b"))->session, id_of("s2"));
   EXPECT_FALSE(*registry->agent(2000, "a"));
   EXPECT_FALSE(*registry->agent(1000, "c"));
+}
+
+TEST_F(RegistryTest, TellsTheAgentsOfWholeSessions) {
+  const auto registry = open();
+  for (const char* session : {"s3", "s1", "s2"})
+    for (const char* name : {"x", "y", "z"})
+      ASSERT_TRUE(registry->add_agent({std::string(session) + name, "root",
+                                       *session == 's' && session[1] == '2' ? 2u : 1u, id_of(session)}));
+  const auto told = [&](std::optional<uid_t> owner, const std::string& from, std::size_t enough) {
+    const auto agents = registry->agents(owner, from, enough);
+    std::string text;
+    for (const auto& agent : agents->list) text += agent.agent + " ";
+    return text + (agents->truncated ? "..." : "");
+  };
+  EXPECT_EQ(told({}, "", 100), "s1x s1y s1z s2x s2y s2z s3x s3y s3z ");
+  EXPECT_EQ(told({}, "", 1), "s1x s1y s1z ...");
+  EXPECT_EQ(told({}, "", 4), "s1x s1y s1z s2x s2y s2z ...");
+  EXPECT_EQ(told({}, "s2", 3), "s2x s2y s2z ...");
+  EXPECT_EQ(told({}, "s3", 1), "s3x s3y s3z ");
+  EXPECT_EQ(told(1, "", 4), "s1x s1y s1z s3x s3y s3z ");
+  EXPECT_EQ(told(2, "s21", 4), "");
+  EXPECT_THAT(*registry->children_of({"root", "", 2, id_of("s2")}),
+              ::testing::ElementsAre("s2x", "s2y", "s2z"));
+  ASSERT_TRUE(registry->add_agent({"s1x", "root", 3, id_of("s4")}));
+  EXPECT_EQ(registry->agents_named("s1x")->size(), 2u);
+  EXPECT_EQ(registry->agents_named("s1y")->size(), 1u);
+  EXPECT_TRUE(registry->agents_named("none")->empty());
+}
+
+TEST_F(RegistryTest, KeepsSoManyAgentsOfASession) {
+  const auto registry = open();
+  const auto add = [&](const std::string& name, const char* session) {
+    return registry->add_agent({name, "a0", 1000, id_of(session)});
+  };
+  for (std::size_t i = 0; i < Registry::kMostAgents; ++i) ASSERT_TRUE(add("a" + std::to_string(i), "s1"));
+  const auto refused = add("more", "s1");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kQuotaExceeded);
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("1000"));
+  EXPECT_FALSE(*registry->agent(1000, "more"));
+  EXPECT_TRUE(add("more", "s2")) << "of another session";
+}
+
+TEST_F(RegistryTest, ForgetsTheOldestWorkdirsOfAUser) {
+  const auto registry = open();
+  const auto bind = [&](uid_t owner, std::size_t task, std::int64_t last_used) {
+    ASSERT_TRUE(registry->remember_workdir({owner,
+                                            std::to_string(task),
+                                            "d",
+                                            "/p" + std::to_string(task),
+                                            WorkdirPolicy::kExisting,
+                                            {},
+                                            {},
+                                            last_used}));
+  };
+  const auto knows = [&](uid_t owner, std::size_t task) {
+    return registry->workdir_of_task(owner, std::to_string(task), "d")->has_value();
+  };
+  constexpr std::size_t kMost = Registry::kMostWorkdirs;
+  bind(2, 0, 1);
+  for (std::size_t task = 0; task < kMost; ++task) bind(1, task, 5);
+  EXPECT_EQ(registry->recent_workdirs(1, 2 * kMost)->size(), kMost);
+  bind(1, 0, 6);  // used again
+  bind(1, kMost, 6);
+  EXPECT_EQ(registry->recent_workdirs(1, 2 * kMost)->size(), kMost);
+  EXPECT_TRUE(knows(1, 0));
+  EXPECT_FALSE(knows(1, 1)) << "the oldest";
+  EXPECT_TRUE(knows(1, 2));
+  EXPECT_TRUE(knows(1, kMost));
+  EXPECT_TRUE(knows(2, 0)) << "another user's";
 }
 
 TEST_F(RegistryTest, RemembersWorkdirs) {

@@ -254,7 +254,7 @@ TEST_F(SessionsOfAgents, ThatAreBeingDeletedAreNotShared) {
   mounts_.at_unmount = [] {};
   ASSERT_FALSE(child);
   EXPECT_EQ(child.error().code, Code::kNotFound);
-  EXPECT_THAT(*sessions_->registry().agents(std::nullopt), IsEmpty());
+  EXPECT_THAT(sessions_->registry().agents(std::nullopt, "", 10)->list, IsEmpty());
   ASSERT_TRUE(create_agent("lead"));
   EXPECT_TRUE(create_agent("child", "lead"));
 }

@@ -110,6 +110,18 @@ TEST_F(SessionVerbs, ListOfMoreThanTheDaemonTellsAtOnceIsComplete) {
   EXPECT_EQ(daemon_->last().target, "/v1/sessions?limit=1") << "one is enough";
 }
 
+TEST_F(SessionVerbs, AgentsOfMoreThanTheDaemonTellsAtOnceAreComplete) {
+  const json a{{"agent", "a"}, {"session", "s1"}}, b{{"agent", "b@x"}, {"session", "s1"}},
+      c{{"agent", "c"}, {"session", "s2"}};
+  daemon_answers([&](const SeenRequest& request) {
+    const bool is_first = request.target == "/v1/agents";
+    return reply(200,
+                 json{{"agents", is_first ? json{a, b} : json::array({c})}, {"truncated", is_first}}.dump());
+  });
+  EXPECT_EQ(okcvm("agents --json").json(), (json{{"agents", {a, b, c}}, {"truncated", false}}));
+  EXPECT_EQ(daemon_->last().target, "/v1/agents?after=s1%2Fb%40x");
+}
+
 TEST_F(SessionVerbs, InfoJoinsTheSessionAndItsUse) {
   daemon_answers([](const SeenRequest& request) {
     if (!request.target.ends_with("/info")) return reply(200, kSession.dump());

@@ -105,6 +105,20 @@ Outcome<Json> all_sessions(const Context& context, const std::string& prefix, co
   return Json{{"sessions", std::move(all)}, {"truncated", is_cut}};
 }
 
+/// The agents, page by page.
+Outcome<Json> all_agents(const Context& context) {
+  Json all = Json::array();
+  for (std::string after;;) {
+    const auto page = context.get("/v1/agents" + query({{"after", after}}));
+    if (!page) return page;
+    const auto& agents = list_in(*page, "agents");
+    for (const auto& agent : agents) all.push_back(agent);
+    if (!flag_in(*page, "truncated") || agents.empty()) break;
+    after = text_in(agents.back(), "session") + "/" + text_in(agents.back(), "agent");
+  }
+  return Json{{"agents", std::move(all)}, {"truncated", false}};
+}
+
 std::string yes_no(bool value) {
   return value ? "yes" : "no";
 }
@@ -302,7 +316,7 @@ Outcome<void> agents(Context& context) {
                          "children         " + visible(joined(list_in(*answer, "children"), "none")) + "\n" +
                          info_text(*session));
   }
-  const auto answer = context.get("/v1/agents");
+  const auto answer = all_agents(context);
   if (!answer) return tl::unexpected(answer.error());
   if (context.json()) return context.print_json(*answer);
   Table table({"AGENT", "PARENT", "SESSION", ">UID"});

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::int64_t kMaxId = UINT32_MAX - 1;  // (uid_t)-1 stands for nobody
 constexpr std::int64_t kMostSessions = 10'000;   // of one answer, which is held in memory
+constexpr std::int64_t kMostAgents = 10'000;
 
 WorkdirRequest read_workdir(Fields& fields) {
   WorkdirRequest request;
@@ -217,17 +218,25 @@ Result<Response> list_workdirs(Exchange& exchange) {
 }
 
 Result<Response> list_agents(Exchange& exchange) {
-  if (auto ended = QueryFields(exchange.request.query).end(); !ended) return fail(ended.error());
-  auto tree = exchange.service.sessions.agents(exchange.request.peer);
-  if (!tree) return fail(tree.error());
+  QueryFields query(exchange.request.query);
+  const auto limit = std::min(query.integer("limit", 1, INT32_MAX).value_or(kMostAgents), kMostAgents);
+  const auto after = query.text("after").value_or("");
+  if (auto ended = query.end(); !ended) return fail(ended.error());
+  const auto slash = after.find('/');  // no session's id has one
+  if (!after.empty() && slash == after.npos)
+    return fail(Code::kInvalidRequest, "?after: SESSION/AGENT is needed");
+  const auto page = exchange.service.sessions.agents(exchange.request.peer, after.substr(0, slash),
+                                                     after.empty() ? "" : after.substr(slash + 1),
+                                                     static_cast<std::size_t>(limit));
+  if (!page) return fail(page.error());
   Json list = Json::array();
-  for (const auto& [agent, depth] : *tree)
+  for (const auto& [agent, depth] : page->agents)
     list.push_back({{"agent", agent.agent},
                     {"parent_agent", agent.parent},
                     {"session", agent.session.text()},
                     {"depth", depth},
                     {"owner", {{"uid", agent.owner_uid}}}});
-  return json_response({{"agents", std::move(list)}});
+  return json_response({{"agents", std::move(list)}, {"truncated", page->truncated}});
 }
 
 Result<Response> show_agent(Exchange& exchange) {

@@ -120,12 +120,23 @@ class Registry final {
   Result<Checkpoint> checkpoint(const SessionId& session, const std::string& id);
   Result<std::int64_t> remove_checkpoints(const SessionId& session);
 
-  /// `already_exists` if the owner has an agent of this name.
+  static constexpr std::size_t kMostAgents = 1000;  // of one session
+  /// `already_exists` if the owner has an agent of this name, `quota_exceeded` beyond kMostAgents.
   Result<void> add_agent(const AgentRecord& agent);
-  /// All of an owner's, or of everybody, oldest first.
-  Result<std::vector<AgentRecord>> agents(std::optional<uid_t> owner);
+  struct Agents {
+    std::vector<AgentRecord> list;
+    bool truncated = false;  // there are more
+  };
+  /// An owner's, or everybody's, by session and then oldest first: those of the session `from` and of as many
+  /// whole sessions behind it as have `enough`.
+  Result<Agents> agents(std::optional<uid_t> owner, const std::string& from, std::size_t enough);
   Result<std::optional<AgentRecord>> agent(uid_t owner, const std::string& name);
+  /// Up to two of that name, whoever's they are.
+  Result<std::vector<AgentRecord>> agents_named(const std::string& name);
+  /// Oldest first.
+  Result<std::vector<std::string>> children_of(const AgentRecord& agent);
 
+  static constexpr std::size_t kMostWorkdirs = 1000;  // of one user; the oldest are forgotten
   /// Durable with the next change.
   Result<void> remember_workdir(const WorkdirBinding& binding);
   Result<std::optional<WorkdirBinding>> workdir_of_task(uid_t owner, const std::string& task,

@@ -41,6 +41,12 @@ Result<void> Registry::add_agent(const AgentRecord& agent) {
 }
 
 Result<void> Registry::insert_agent(const AgentRecord& agent) {
+  auto count = database_->prepare("SELECT count(*) FROM agents WHERE thread_id = ?");
+  if (!count) return fail(count.error());
+  if (auto row = count->bind(agent.session.text()).step(); !row) return fail(row.error());
+  if (static_cast<std::size_t>(count->integer(0)) >= kMostAgents)
+    return fail(Code::kQuotaExceeded, "the session has its most agents (" + std::to_string(kMostAgents) +
+                                          "): give more of them a session of their own (parent root)");
   auto statement =
       database_->prepare("INSERT INTO agents (owner_uid, agent, parent, thread_id) VALUES (?,?,?,?)");
   if (!statement) return fail(statement.error());
@@ -51,22 +57,24 @@ Result<void> Registry::insert_agent(const AgentRecord& agent) {
   return added;
 }
 
-Result<std::vector<AgentRecord>> Registry::agents(std::optional<uid_t> owner) {
+Result<Registry::Agents> Registry::agents(std::optional<uid_t> owner, const std::string& from,
+                                          std::size_t enough) {
   const MutexLock lock(mutex_);
   auto statement = database_->prepare(
-      "SELECT agent, parent, owner_uid, thread_id FROM agents WHERE ?1 IS NULL OR owner_uid = ?1 ORDER BY "
-      "id");
+      "SELECT agent, parent, owner_uid, thread_id FROM agents WHERE thread_id >= ?1 AND "
+      "(?2 IS NULL OR owner_uid = ?2) ORDER BY thread_id, id");
   if (!statement) return fail(statement.error());
-  if (owner)
-    statement->bind(static_cast<std::int64_t>(*owner));
-  else
-    statement->bind_null();
-  std::vector<AgentRecord> agents;
+  statement->bind(from).bind_optional(owner ? std::optional(std::int64_t{*owner}) : std::nullopt);
+  Agents agents;
   for (;;) {
     auto row = statement->step();
     if (!row) return fail(row.error());
     if (!*row) return agents;
-    if (auto agent = agent_of(*statement)) agents.push_back(std::move(*agent));
+    auto agent = agent_of(*statement);
+    if (!agent) continue;
+    agents.truncated = agents.list.size() >= enough && agents.list.back().session != agent->session;
+    if (agents.truncated) return agents;
+    agents.list.push_back(std::move(*agent));
   }
 }
 
@@ -78,6 +86,36 @@ Result<std::optional<AgentRecord>> Registry::agent(uid_t owner, const std::strin
   auto row = statement->bind(static_cast<std::int64_t>(owner)).bind(name).step();
   if (!row) return fail(row.error());
   return *row ? agent_of(*statement) : std::nullopt;
+}
+
+Result<std::vector<AgentRecord>> Registry::agents_named(const std::string& name) {
+  const MutexLock lock(mutex_);
+  auto statement = database_->prepare(
+      "SELECT agent, parent, owner_uid, thread_id FROM agents WHERE agent = ? ORDER BY id LIMIT 2");
+  if (!statement) return fail(statement.error());
+  statement->bind(name);
+  std::vector<AgentRecord> agents;
+  for (;;) {
+    auto row = statement->step();
+    if (!row) return fail(row.error());
+    if (!*row) return agents;
+    if (auto agent = agent_of(*statement)) agents.push_back(std::move(*agent));
+  }
+}
+
+Result<std::vector<std::string>> Registry::children_of(const AgentRecord& agent) {
+  const MutexLock lock(mutex_);
+  auto statement = database_->prepare(
+      "SELECT agent FROM agents WHERE thread_id = ? AND owner_uid = ? AND parent = ? ORDER BY id");
+  if (!statement) return fail(statement.error());
+  statement->bind(agent.session.text()).bind(std::int64_t{agent.owner_uid}).bind(agent.agent);
+  std::vector<std::string> children;
+  for (;;) {
+    auto row = statement->step();
+    if (!row) return fail(row.error());
+    if (!*row) return children;
+    children.push_back(statement->text(0));
+  }
 }
 
 Result<void> Registry::remember_workdir(const WorkdirBinding& binding) {
@@ -92,7 +130,13 @@ Result<void> Registry::write_binding(const WorkdirBinding& binding) {
   statement->bind(static_cast<std::int64_t>(binding.owner_uid)).bind(binding.task);
   statement->bind(binding.device_id.value_or("")).bind(binding.path).bind(name_of(binding.policy));
   statement->bind_optional(binding.git_url).bind_optional(binding.branch).bind(binding.last_used);
-  return statement->run();
+  if (auto written = statement->run(); !written) return written;
+  auto forget = database_->prepare(
+      "DELETE FROM workdirs WHERE rowid IN (SELECT rowid FROM workdirs WHERE owner_uid = ? "
+      "ORDER BY last_used DESC, rowid DESC LIMIT -1 OFFSET ?)");
+  if (!forget) return fail(forget.error());
+  forget->bind(static_cast<std::int64_t>(binding.owner_uid)).bind(std::int64_t{kMostWorkdirs});
+  return forget->run();
 }
 
 Result<std::optional<WorkdirBinding>> Registry::workdir_of_task(uid_t owner, const std::string& task,

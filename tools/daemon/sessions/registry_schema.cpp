@@ -65,6 +65,7 @@ constexpr std::array kSteps{
     // In a row these stand behind the data, all of which would be read on the way to them.
     R"(CREATE INDEX checkpoints_listed ON checkpoints
          (thread_id, id, checkpoint_id, parent_checkpoint_id, snapshot_id, created_at);)",
+    R"(CREATE INDEX agents_by_thread ON agents (thread_id, id);)",
 };
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
+#include <span>
 
 #include "fusefs/session_mount.h"
 #include "tools/daemon/host/clock.h"
@@ -327,43 +329,76 @@ Result<void> Sessions::set_head(Session& session, const std::string& checkpoint)
 // -- Agents
 // ----------------------------------------------------------------------------------------------------
 
-Result<std::vector<Sessions::AgentView>> Sessions::agents(const Peer& peer) {
-  auto known = registry_->agents(peer.is_root() ? std::nullopt : std::optional(peer.uid));
-  if (!known) return fail(known.error());
-  std::multimap<std::pair<uid_t, std::string>, const AgentRecord*> children;
-  for (const auto& agent : *known) children.emplace(std::pair(agent.owner_uid, agent.parent), &agent);
+namespace {
 
-  std::vector<AgentView> tree;
-  std::vector<AgentView> open;
-  for (auto agent = known->rbegin(); agent != known->rend(); ++agent)
-    if (agent->parent == kRootAgent) open.push_back({*agent, 1});
-  while (!open.empty() && tree.size() < known->size()) {
+using AgentRows = std::span<const AgentRecord>;
+
+/// Those of one session, each before its children.
+std::vector<Sessions::AgentView> tree_of(AgentRows agents) {
+  std::multimap<std::string_view, const AgentRecord*> children;
+  for (const auto& agent : agents) children.emplace(agent.parent, &agent);
+  std::vector<Sessions::AgentView> tree, open;
+  const auto open_children = [&](std::string_view parent, std::size_t depth) {
+    const auto [first, last] = children.equal_range(parent);
+    for (auto child = last; child != first;) open.push_back({*(--child)->second, depth});
+  };
+  open_children(kRootAgent, 1);
+  while (!open.empty() && tree.size() < agents.size()) {
     tree.push_back(std::move(open.back()));
     open.pop_back();
-    const auto view = tree.back();
-    const auto [first, last] = children.equal_range({view.agent.owner_uid, view.agent.agent});
-    for (auto child = last; child != first;) open.push_back({*(--child)->second, view.depth + 1});
+    open_children(tree.back().agent.agent, tree.back().depth + 1);
   }
   return tree;
+}
+
+}  // namespace
+
+Result<Sessions::AgentPage> Sessions::agents(const Peer& peer, const std::string& from,
+                                             const std::string& after, std::size_t limit) {
+  const auto enough = limit + Registry::kMostAgents;  // as many of the first session may have been told
+  auto known = registry_->agents(peer.is_root() ? std::nullopt : std::optional(peer.uid), from, enough);
+  if (!known) return fail(known.error());
+  AgentPage page;
+  page.truncated = known->truncated;
+  for (AgentRows left = known->list; !left.empty();) {
+    const auto end = std::find_if(left.begin(), left.end(),
+                                  [&](const auto& agent) { return agent.session != left.front().session; });
+    const auto tree = tree_of({left.begin(), end});
+    left = {end, left.end()};
+    auto next = tree.begin();
+    if (!tree.empty() && tree.front().agent.session.text() == from) {
+      const auto last =
+          std::find_if(next, tree.end(), [&](const auto& view) { return view.agent.agent == after; });
+      if (last != tree.end()) next = last + 1;
+    }
+    for (; next != tree.end(); ++next) {
+      page.truncated = page.truncated || page.agents.size() == limit;
+      if (page.agents.size() == limit) return page;
+      page.agents.push_back(*next);
+    }
+  }
+  return page;
 }
 
 Result<Sessions::AgentFound> Sessions::agent(const Peer& peer, const std::string& name,
                                              std::optional<uid_t> owner) {
   if (owner && !peer.may_use(*owner)) return fail(Code::kNotFound, "no such agent: list the agents");
-  auto known = registry_->agents(peer.is_root() ? owner : std::optional(peer.uid));
-  if (!known) return fail(known.error());
-  const AgentRecord* match = nullptr;
-  for (const auto& agent : *known) {
-    if (agent.agent != name) continue;
-    if (match)
+  if (!peer.is_root()) owner = peer.uid;
+  auto match = owner ? registry_->agent(*owner, name) : Result<std::optional<AgentRecord>>(std::nullopt);
+  if (!match) return fail(match.error());
+  if (!owner) {
+    auto all = registry_->agents_named(name);
+    if (!all) return fail(all.error());
+    if (all->size() > 1)
       return fail(Code::kAmbiguousPrefix, "several users have an agent of this name: give ?owner=UID");
-    match = &agent;
+    if (!all->empty()) *match = std::move(all->front());
   }
-  if (!match) return fail(Code::kNotFound, "no such agent: list the agents");
-  AgentFound found{*match, {}, exact(peer, match->session.text())};
+  if (!*match) return fail(Code::kNotFound, "no such agent: list the agents");
+  AgentFound found{**match, {}, exact(peer, (*match)->session.text())};
   if (!found.session) return no_such_session();
-  for (const auto& agent : *known)
-    if (agent.parent == name && agent.owner_uid == match->owner_uid) found.children.push_back(agent.agent);
+  auto children = registry_->children_of(**match);
+  if (!children) return fail(children.error());
+  found.children = std::move(*children);
   return found;
 }
 

@@ -142,8 +142,14 @@ class Sessions final {
     AgentRecord agent;
     std::size_t depth = 1;
   };
-  /// In the order of a tree: each agent before its children.
-  Result<std::vector<AgentView>> agents(const Peer& peer);
+  struct AgentPage {
+    std::vector<AgentView> agents;
+    bool truncated = false;  // there are more
+  };
+  /// By session and in the order of its tree, each agent before its children: those that come after the agent
+  /// `after` of the session `from`.
+  Result<AgentPage> agents(const Peer& peer, const std::string& from, const std::string& after,
+                           std::size_t limit);
   struct AgentFound {
     AgentRecord agent;
     std::vector<std::string> children;
