@@ -116,7 +116,8 @@ class Files {
   virtual Result<void> make_directories(const Caller& caller, const RelPath& path, mode_t mode) = 0;
   /// A file or link, or an empty directory; with `recursive` a whole tree. Zone directories themselves stay.
   /// `check` is called with what stands there (a link is itself); an Error from it cancels. No file that
-  /// create() started takes the place between that and the removal.
+  /// create() started takes the place between that and the removal. What is put into a tree meanwhile goes
+  /// with it, or keeps its directory (`already_exists`).
   virtual Result<void> remove(const Caller& caller, const RelPath& path, bool recursive,
                               const EntryCheck& check = nullptr, const GoesOn& goes_on = nullptr) = 0;
   /// Removes everything in a zone (reset). Files open in it stay usable by their descriptors.

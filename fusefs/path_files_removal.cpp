@@ -101,8 +101,12 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
     if (check)
       if (auto allowed = judge(check, caller, path, &found->last()); !allowed) return allowed;
     const NodeId parent = directory.id;
-    if (recursive) alone.unlock();
-    result = recursive ? remove_tree(caller, *found, goes_on) : remove_last(caller, *found);
+    const bool is_tree = recursive && S_ISDIR(found->last().attributes.st_mode);
+    if (is_tree) {  // no incoming file takes a directory's place: they need not wait for all that is in it
+      alone.unlock();
+      settled.reset();
+    }
+    result = is_tree ? remove_tree(caller, *found, goes_on) : remove_last(caller, *found);
     if (!result) {
       Error error = result.error();
       if (error.errno_value == ENOTEMPTY)

@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <functional>
+#include <future>
 
 #include "tests/support/mounted_session.h"
 
@@ -95,6 +97,35 @@ TEST_F(FilesByPath, AreRemovedThoughProgramsRemoveThemMeanwhile) {
     }));
     EXPECT_FALSE(there_is(outputs() / "d")) << steps;
   }
+}
+
+TEST_F(FilesByPath, AreNotKeptFromTheirPlacesByATreeThatWasJudgedAndGoes) {
+  ASSERT_EQ(run_script("mkdir -p d/a/b && touch d/a/1 d/2", outputs()).exit_code, 0);
+  auto& files = session().files();
+  const auto put = [&] {
+    return files.create({}, path("outputs/f"), 0644, fusefs::IfExists::kReplace)
+        .value()
+        ->publish()
+        .has_value();
+  };
+  const auto allow = [](const fusefs::FileInfo* there, const fusefs::FileInfo*) {
+    return there ? Result<void>() : fail(Code::kNotFound, "it is to be there");
+  };
+  std::future<bool> incoming;
+  bool is_there = true;
+  value_of(files.remove({}, path("outputs/d"), true, allow, [&] {
+    if (!incoming.valid()) {
+      incoming = std::async(std::launch::async, put);
+      is_there = incoming.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+    }
+    return true;
+  }));
+  EXPECT_TRUE(is_there) << "it waited for the whole removal";
+  EXPECT_TRUE(incoming.get());
+  EXPECT_THAT(names_in(outputs()), ElementsAre("f"));
+  value_of(files.remove({}, path("outputs/f"), true, allow,
+                        [] { return false; }));  // in one step: none may come between
+  EXPECT_THAT(names_in(outputs()), ElementsAre());
 }
 
 TEST_F(FilesByPath, SayWhichRuleRefusedThemAlsoBehindALink) {
