@@ -7,6 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/support/process.h"
+
 namespace okcvm::daemon {
 namespace {
 
@@ -123,6 +125,23 @@ TEST_F(OptionsTest, RelativePathsAreTakenFromTheWorkingDirectory) {
   EXPECT_THAT(refusal(read({"--config", ""})), ::testing::HasSubstr("a path is needed"));
   write_file("state-dir = relative\n");
   EXPECT_THAT(refusal(read_with_file({})), ::testing::HasSubstr("does not know where okcvmd is started"));
+}
+
+TEST_F(OptionsTest, WhatIsPrintedInVainFails) {
+  for (const std::string option : {"--help", "--help-table", "--version", "--print-config"}) {
+    const auto run = [&](const std::string& redirection) {
+      return test::run_script(OKCVMD_PROGRAM " " + option + redirection, "/").exit_code;
+    };
+    EXPECT_EQ(run(" >/dev/null"), 0) << option;
+    EXPECT_EQ(run(" >/dev/full"), 1) << option;
+    EXPECT_EQ(run(" >&-"), 1) << option;
+  }
+}
+
+TEST_F(OptionsTest, HelpSaysHowTheEnvironmentRepeatsAnOption) {
+  std::ostringstream help;
+  print_help(help);
+  EXPECT_THAT(help.str(), ::testing::HasSubstr("OKCVM_SKILLS_DIR=/a:/b"));
 }
 
 TEST_F(OptionsTest, HelpNamesEveryOption) {

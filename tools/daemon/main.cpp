@@ -23,9 +23,7 @@ okcvm::daemon::Backends real_backends() {
   return backends;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   using namespace okcvm::daemon;
   const auto options = read_options(argc, argv, environ);
   if (!options) {
@@ -42,4 +40,13 @@ int main(int argc, char** argv) {
     return 1;
   }
   return run_daemon(*options, real_backends());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int status = run(argc, argv);
+  if (status != 0 || std::cout.flush()) return status;
+  std::cerr << "okcvmd: standard output cannot be written\n";
+  return 1;
 }

@@ -345,7 +345,9 @@ void print_help(std::ostream& out) {
          "`name = value` in the INI file;\n"
          "the command line goes first, then the environment, then the file. "
          "Relative paths are taken from the\n"
-         "working directory; in the file they must be absolute.\n\n";
+         "working directory; in the file they must be absolute. Several values of one that may be repeated\n"
+         "have a line each in the file; in the environment colons separate them, as in "
+         "OKCVM_SKILLS_DIR=/a:/b.\n\n";
   for (const auto& row : kTable) {
     std::string left = "  --" + std::string(row.name);
     if (!row.argument.empty()) left += " " + std::string(row.argument);
