@@ -56,6 +56,16 @@ TEST_F(Generated, EveryVerbExplainsItself) {
   EXPECT_EQ(okcvm("--version").out, "okcvm " OKCVM_VERSION "\n");
 }
 
+TEST_F(Generated, TextIsJsonForPrograms) {
+  for (const std::string words : {"help", "help create", "help skill", "help --man", "create --help",
+                                  "--help", "completion bash", "completion zsh", "completion fish"}) {
+    const auto ran = okcvm(words + " --json");
+    EXPECT_EQ(ran.status, 0) << words;
+    EXPECT_EQ(ran.json(), (nlohmann::json{{"text", okcvm(words).out}})) << words;
+  }
+  EXPECT_EQ(okcvm("help nothing --json").status, 2);
+}
+
 TEST_F(Generated, BashOffersVerbsAndOptions) {
   EXPECT_THAT(offered({"okcvm", "sn"}), ::testing::UnorderedElementsAre("snapshot", "snapshots"));
   EXPECT_THAT(offered({"okcvm", ""}),

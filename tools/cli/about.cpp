@@ -5,18 +5,18 @@
 namespace okcvm::cli::run {
 
 Outcome<void> completion(Context& context) {
-  return context.print(completion_script(context.args().argument("SHELL")));
+  return context.print_text(completion_script(context.args().argument("SHELL")));
 }
 
 Outcome<void> help(Context& context) {
-  if (context.args().has("man")) return context.print(manual_page());
+  if (context.args().has("man")) return context.print_text(manual_page());
   std::string name;
   for (const auto& word : context.args().all("VERB")) name += (name.empty() ? "" : " ") + word;
-  if (name.empty()) return context.print(overview());
-  if (const Verb* verb = find_verb(name)) return context.print(help_text(*verb));
+  if (name.empty()) return context.print_text(overview());
+  if (const Verb* verb = find_verb(name)) return context.print_text(help_text(*verb));
   const auto family = family_help(name);
   if (family.empty()) return usage("there is no verb '" + name + "'; see 'okcvm help'");
-  return context.print(family);
+  return context.print_text(family);
 }
 
 Outcome<void> version(Context& context) {

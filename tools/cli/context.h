@@ -57,6 +57,10 @@ class Context {
   /// The answer for a program: one line, or indented on a terminal.
   Outcome<void> print_json(const Json& answer) const;
   Outcome<void> print(std::string_view text) const { return out_.write(text); }
+  /// What is not made of an answer: as it is, or for a program as {"text"}.
+  Outcome<void> print_text(const std::string& text) const {
+    return json_ ? print_json(Json{{"text", text}}) : print(text);
+  }
   /// A remark for a person; not a part of the answer.
   void note(std::string_view text) const;
 

@@ -29,7 +29,7 @@ Outcome<void> run_words(const std::vector<std::string>& words) {
   const bool help = invocation->has("help");
   Client client(socket_path(*invocation));
   Context context(std::move(*invocation), std::move(client));
-  if (help) return context.print(verb == nullptr ? overview() : help_text(*verb));
+  if (help) return context.print_text(verb == nullptr ? overview() : help_text(*verb));
   return verb->run(context);
 }
 

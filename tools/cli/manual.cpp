@@ -88,7 +88,8 @@ Tables are for people: columns are aligned, sizes and times are rounded, control
 .BR \exNN .
 Programs use
 .BR \-\-json ,
-which prints the daemon's answer on one line.
+which prints the daemon's answer on one line; help and completion are
+.BR {\(dqtext\(dq} .
 Work that takes over a second shows its progress on standard error if that is a terminal. Interrupted, it is given up,
 and nothing is changed; but a restore that has begun to change files ends first.
 .SH EXIT STATUS
