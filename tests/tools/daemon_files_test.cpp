@@ -364,6 +364,11 @@ TEST_F(DaemonFiles, MayHaveNamesThatAreNotText) {
   EXPECT_EQ(put("outputs/%FF%0A", "y").json()["encoded_path"], "outputs/%FF%0A");
   const auto uploaded = ask("POST", "/v1/sessions/s1/uploads?name=%FF.txt", "z").json();
   EXPECT_EQ(get(uploaded["encoded_path"]).body, "z");
+  const auto made = put("outputs/%FE?directory=true", "").json();
+  EXPECT_EQ(made["encoded_path"], "outputs/%FE");
+  EXPECT_EQ(made["etag"], get("outputs/%FE?stat=true").json()["etag"]);
+  for (const char* path : {"outputs/%FF%0A", "outputs/%FE"})
+    EXPECT_EQ(ask("DELETE", std::string("/v1/sessions/s1/files/") + path).json()["encoded_path"], path);
 }
 
 TEST_F(DaemonFiles, AreLargeWithoutBeingHeldInMemory) {

@@ -33,6 +33,23 @@ TEST_F(DaemonPaths, AreNamedAnewInPrompts) {
   EXPECT_EQ(answer.json()["prompt"], "see " + mount("s1").string() + "/outputs/x");
 }
 
+TEST_F(DaemonPaths, ThatAreNoTextAreGivenEncoded) {
+  ASSERT_EQ(ask("PUT", "/v1/sessions/s1/files/outputs/%FF/f", "x").status, 201);
+  std::filesystem::create_directory_symlink("\xff", mount("s1") / "outputs/link");
+  const auto told = resolve({{"encoded_path", "outputs/%FF/%66"}}).json();
+  EXPECT_EQ(told["encoded_path"], "outputs/%FF/f");
+  EXPECT_EQ(told["exists"], true);
+  EXPECT_EQ(told["zone"], "outputs");
+  EXPECT_EQ(resolve({{"path", "outputs/link/f"}, {"mode", "physical"}}).json()["encoded_path"],
+            "outputs/%FF/f");
+  EXPECT_FALSE(resolve({{"encoded_path", "outputs/link"}}).json().contains("encoded_path"));
+  EXPECT_EQ(resolve({{"encoded_path", "/outputs%5C%FF"}, {"mode", "rebase"}}).json()["type"], "directory");
+  EXPECT_EQ(resolve({{"encoded_path", "%2e%2e/x"}}).code(), "path_traversal_blocked");
+  for (const auto& wrong : {json{{"encoded_path", "outputs/%zz"}}, json{{"encoded_path", "outputs/%00"}},
+                            json{{"encoded_path", "a"}, {"path", "a"}}, json::object()})
+    EXPECT_EQ(resolve(wrong).code(), "invalid_request") << wrong;
+}
+
 TEST_F(DaemonPaths, AreJudgedByWhereTheirLinksLeadHoweverMuchIsMissingBehindThem) {
   const auto outputs = mount("s1") / "outputs", temp = mount("s1") / "temp";
   std::filesystem::create_directory_symlink("../skills", outputs / "sk");

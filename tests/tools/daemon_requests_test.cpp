@@ -225,7 +225,7 @@ TEST_F(DaemonRequests, HaveWholeNumbersInTheirRange) {
     for (const char* target :
          {"/v1/sessions?limit=", "/v1/sessions/s1/snapshots?limit=", "/v1/sessions/s1/checkpoints?limit=",
           "/v1/workdirs?limit=", "/v1/sessions/s1/files/outputs?limit=", "/v1/agents/a?owner=",
-          "/metrics?sessions=", "/api/session/workspace/snapshots?session=s1&limit="}) {
+          "/v1/agents?limit=", "/metrics?sessions=", "/api/session/workspace/snapshots?session=s1&limit="}) {
       const auto answer = ask("GET", std::string(target) + number);
       EXPECT_EQ(answer.code(), "invalid_request") << target << number << answer.body.substr(0, 200);
     }

@@ -53,6 +53,30 @@ TEST_F(DaemonSnapshots, OfMuchAreGivenUpWhenWhoWatchesThemIsGone) {
   }
 }
 
+TEST_F(DaemonSnapshots, AreRestoredAtPathsThatAreNoText) {
+  const auto outputs = mount("s1") / "outputs";
+  for (const char* name : {"\xff b", "c", "d"}) write(outputs / name, "old");
+  const auto id = post("snapshots").json()["id"];
+  for (const char* name : {"\xff b", "c", "d"}) write(outputs / name, "new");
+  const auto restored =
+      post("restore", {{"snapshot", id}, {"paths", {"outputs/c"}}, {"encoded_paths", {"outputs/%FF%20b"}}});
+  ASSERT_EQ(restored.status, 200) << restored.body;
+  EXPECT_EQ(restored.json()["total"], 2);
+  EXPECT_EQ(read(outputs / "\xff b"), "old");
+  EXPECT_EQ(read(outputs / "c"), "old");
+  EXPECT_EQ(read(outputs / "d"), "new");
+  const auto refused = [&](const json& paths) {
+    return post("restore", {{"snapshot", id}, {"encoded_paths", paths}}).code();
+  };
+  for (const auto& paths :
+       {json::array(), json{"outputs/%zz"}, json{"%00"}, json{""}, json{1}, json("outputs/d")})
+    EXPECT_EQ(refused(paths), "invalid_request") << paths;
+  EXPECT_EQ(post("restore", {{"snapshot", id}, {"paths", {"../x"}}, {"encoded_paths", {"outputs/d"}}}).code(),
+            "path_traversal_blocked");
+  EXPECT_EQ(refused({"outputs/%2e%2e/x"}), "path_traversal_blocked");
+  EXPECT_EQ(post("restore", {{"snapshot", id}, {"encoded_paths", {"outputs/d"}}}).json()["total"], 1);
+}
+
 TEST_F(DaemonSnapshots, AreVerifiedWithoutAWordOfWhereTheyAreKept) {
   write(file(), "one");
   ASSERT_EQ(post("snapshots").status, 201);

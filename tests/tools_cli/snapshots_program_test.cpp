@@ -86,6 +86,13 @@ TEST_F(SnapshotVerbs, RestoreSaysHowToGoBack) {
             (json{{"snapshot", "abcd"}, {"paths", {"outputs/a", "outputs/b c"}}}));
 }
 
+TEST_F(SnapshotVerbs, RestoreTakesPathsThatAreNoText) {
+  answer_in_the_end({{"dry_run", false}, {"changes", json::array()}, {"before", nullptr}});
+  EXPECT_EQ(okcvm(R"(restore 12 abcd $'outputs/\xff b' outputs/é)").status, 0);
+  EXPECT_EQ(json::parse(daemon_->last().body),
+            (json{{"snapshot", "abcd"}, {"paths", {"outputs/é"}}, {"encoded_paths", {"outputs/%FF%20b"}}}));
+}
+
 TEST_F(SnapshotVerbs, ChangesThatTheDaemonLeavesOutAreCounted) {
   const json row{{"kind", "added"}, {"path", "outputs/a"}};
   daemon_answers(reply(200, json{{"changes", {row, row}},

@@ -2,6 +2,7 @@
 #include <ctime>
 #include <limits>
 
+#include "policy/utf8.h"
 #include "tools/cli/handlers.h"
 #include "tools/cli/text.h"
 
@@ -178,7 +179,12 @@ Outcome<void> diff(Context& context) {
 
 Outcome<void> restore(Context& context) {
   Json body{{"snapshot", context.args().argument("SNAP")}};
-  if (const auto paths = context.args().all("PATH"); !paths.empty()) body["paths"] = paths;
+  for (const auto& path : context.args().all("PATH")) {
+    if (is_utf8(path))
+      body["paths"].push_back(path);
+    else  // JSON cannot tell it byte by byte
+      body["encoded_paths"].push_back(percent_encoded(path, true));
+  }
   if (context.args().has("dry-run")) body["dry_run"] = true;
   const auto answer = context.post_with_progress(context.session("/restore"), body, "restore");
   if (!answer) return tl::unexpected(answer.error());

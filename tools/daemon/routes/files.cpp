@@ -160,7 +160,11 @@ class DirectorySink final : public BodySink {
       if (auto met = check_(there ? &*there : nullptr, nullptr); !met) return fail(met.error());
     if (auto made = (*mount)->files().make_directories(caller_, path_, mode_); !made)
       return fail(made.error());
-    return json_response({{"path", path_.text()}, {"created", !there}}, there ? 200 : 201);
+    Json view{{"path", path_.text()}};
+    if (const auto made = (*mount)->files().stat(caller_, path_, true)) view["etag"] = etag_of(*made);
+    view["created"] = !there;
+    add_encoded_path(view, path_);
+    return json_response(view, there ? 200 : 201);
   }
 
  private:
@@ -223,7 +227,9 @@ Result<Response> delete_file(Exchange& exchange) {
           files.remove(caller, *path, recursive, condition_of(exchange.request), exchange.request.goes_on());
       !removed)
     return fail(removed.error());
-  return json_response({{"path", path->text()}, {"deleted", true}});
+  Json view{{"path", path->text()}, {"deleted", true}};
+  add_encoded_path(view, *path);
+  return json_response(view);
 }
 
 Result<std::unique_ptr<BodySink>> put_file(Exchange& exchange) {

@@ -1,5 +1,6 @@
 #include "fusefs/session_mount.h"
 #include "policy/prompt_paths.h"
+#include "tools/daemon/http/uri.h"
 #include "tools/daemon/routes/fields.h"
 #include "tools/daemon/routes/handlers.h"
 #include "tools/daemon/routes/views.h"
@@ -8,6 +9,7 @@ namespace okcvm::daemon::routes {
 namespace {
 
 constexpr std::size_t kMaxPrompt = 1024 * 1024;
+constexpr std::size_t kMaxPath = 8192;
 
 enum class ResolveMode : std::uint8_t { kStrict, kRebase, kPhysical };
 
@@ -22,15 +24,20 @@ std::optional<ResolveMode> mode_named(std::string_view name) {
 
 Result<Response> resolve_path(Exchange& exchange) {
   Fields fields(exchange.request);
-  const auto text = fields.required_text("path", 8192);
+  const auto encoded = fields.text("encoded_path", 3 * kMaxPath);
+  if (encoded && fields.has("path"))
+    fields.refuse("encoded_path", "it stands in the place of path: give one of them");
+  const auto text =
+      encoded ? percent_decoded(*encoded) : Result<std::string>(fields.required_text("path", kMaxPath));
   const auto mode = mode_named(fields.text("mode").value_or("strict"));
   const bool must_exist = fields.flag("must_exist");
   const bool for_write = fields.flag("for_write");
   if (!mode) fields.refuse("mode", "strict, rebase or physical is needed");
   if (auto ended = fields.end(); !ended) return fail(ended.error());
+  if (!text) return fail(text.error());
 
   const auto mount_point = exchange.service.sessions.mount_point_of(exchange.session->id()).string();
-  auto path = *mode == ResolveMode::kRebase ? rebase_path(text, mount_point) : RelPath::parse(text);
+  auto path = *mode == ResolveMode::kRebase ? rebase_path(*text, mount_point) : RelPath::parse(*text);
   if (!path) return fail(path.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
@@ -51,12 +58,14 @@ Result<Response> resolve_path(Exchange& exchange) {
   if (for_write && !writable)
     return fail(Code::kReadOnly, "only uploads/, outputs/, temp/ and a workdir/ that is bound can be written",
                 path->text());
-  return json_response({{"path", path->text()},
-                        {"mount_path", path->is_root() ? mount_point : mount_point + "/" + path->text()},
-                        {"exists", info.has_value()},
-                        {"type", info ? Json(type_name(info->type)) : Json()},
-                        {"zone", rule.name},
-                        {"writable", writable}});
+  Json view{{"path", path->text()},
+            {"mount_path", path->is_root() ? mount_point : mount_point + "/" + path->text()},
+            {"exists", info.has_value()},
+            {"type", info ? Json(type_name(info->type)) : Json()},
+            {"zone", rule.name},
+            {"writable", writable}};
+  add_encoded_path(view, *path);
+  return json_response(view);
 }
 
 Result<Response> adapt_session_prompt(Exchange& exchange) {

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 
+#include "tools/daemon/http/uri.h"
 #include "tools/daemon/routes/fields.h"
 #include "tools/daemon/routes/handlers.h"
 #include "tools/daemon/routes/views.h"
@@ -10,20 +12,30 @@ namespace {
 constexpr std::size_t kMaxPaths = 10'000;
 constexpr std::int64_t kMostRows = 10'000;  // of one answer, which is held in memory
 
-/// None given: everything is meant. An empty list most likely is what a client computed, and not that.
-Result<std::vector<RelPath>> paths_of(const std::optional<std::vector<std::string>>& given) {
-  if (given && given->empty())
-    return fail(Code::kInvalidRequest, "paths: the list is empty: leave it out to restore everything");
-  const auto texts = given.value_or(std::vector<std::string>());
-  if (texts.size() > kMaxPaths) return fail(Code::kInvalidRequest, "paths: at most 10000 are taken");
+/// Of the fields "paths" and "encoded_paths". Neither given: everything is meant. An empty list most likely
+/// is what a client computed, and not that.
+Result<std::vector<RelPath>> read_paths(Fields& fields) {
+  const std::array given{std::pair("paths", fields.texts("paths")),
+                         std::pair("encoded_paths", fields.texts("encoded_paths"))};
   std::vector<RelPath> paths;
-  for (const auto& text : texts) {
-    auto path = RelPath::parse(text);
-    if (!path) return fail(path.error());
-    if (path->is_root())
-      return fail(Code::kInvalidRequest,
-                  "paths: one of them is the session's root: leave the list out to restore everything");
-    paths.push_back(std::move(*path));
+  for (const auto& [name, texts] : given) {
+    const auto refuse = [&fields, &paths, field = name](const char* reason) {
+      fields.refuse(field, reason);
+      return paths;
+    };
+    if (!texts) continue;
+    if (texts->empty()) return refuse("the list is empty: leave it out to restore everything");
+    for (const auto& text : *texts) {
+      if (paths.size() == kMaxPaths) return refuse("at most 10000 are taken");
+      const bool is_encoded = &texts == &given.back().second;
+      auto bytes = is_encoded ? percent_decoded(text) : Result<std::string>(text);
+      if (!bytes) return fail(bytes.error());
+      auto path = RelPath::parse(*bytes);
+      if (!path) return fail(path.error());
+      if (path->is_root())
+        return refuse("one of them is the session's root: leave the list out to restore everything");
+      paths.push_back(std::move(*path));
+    }
   }
   return paths;
 }
@@ -126,7 +138,7 @@ Result<Response> diff_snapshots(Exchange& exchange) {
 Result<Response> restore_snapshot(Exchange& exchange) {
   Fields fields(exchange.request);
   const auto snapshot = fields.required_text("snapshot");
-  auto paths = paths_of(fields.texts("paths"));
+  const auto paths = read_paths(fields);
   const bool dry_run = fields.flag("dry_run");
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   if (!paths) return fail(paths.error());
