@@ -129,8 +129,8 @@ class GitStore final : public Store {
   Result<void> carry_out(const Plan& plan, const Taken& taken, const Commit& target, Tree& wanted,
                          const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
   Result<Disk> reach_workspace() REQUIRES(mutex_);
-  Result<Oid> keep_base(const Commit& before, const Commit& target, Tree& wanted, const Plan& plan,
-                        const Swap& swap) REQUIRES(mutex_);
+  Result<Oid> keep_base(const Commit& before, const Commit& target, Tree& wanted, const Plan& plan)
+      REQUIRES(mutex_);
   Result<void> name_restored(const Journal& journal, const Disk& disk) REQUIRES(mutex_);
 
   // store_recover.cpp

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "policy/zones.h"
+#include "snapshots/kept_links.h"
 #include "snapshots/path_text.h"
 #include "snapshots/replay.h"
 
@@ -38,12 +39,12 @@ void part_from_outside(const PathTable& links, const std::vector<RelPath>& scope
 }
 
 /// Hard links of the snapshot among what was asked for; those outside stay as they were.
-void graft_links(const Plan& plan, Tree& target, const std::map<std::uint32_t, std::string>& link_sources,
-                 Tree& former) {
+void graft_links(const Plan& plan, Tree& target, Tree& former) {
   for (const auto& path : plan.scope) former.links().remove_tree(path.text());
   for (const auto& [number, members] : target.links().groups()) {
     std::uint32_t group = former.links().unused_number();
-    if (const auto source = link_sources.find(number); source != link_sources.end()) {
+    const auto source = plan.work.link_sources.find(number);
+    if (source != plan.work.link_sources.end() && !is_in_scope(plan.scope, source->second)) {
       group = former.links().find(source->second).value_or(group);
       former.links().set(source->second, group);
     }
@@ -100,8 +101,11 @@ std::vector<RelPath> Plan::leaving() const {
 std::vector<RelPath> Plan::renamed(const std::vector<RelPath>& paths) const {
   const PathChanges changes(work.names);
   Paths all;
-  for (const RelPath& path : paths)
-    if (const auto now = changes.after(0, path.text()); now != path.text()) all.add(now);
+  for (const RelPath& path : paths) {
+    auto now = changes.after(0, path.text());
+    if (const auto other = work.other_names.find(now); other != work.other_names.end()) now = other->second;
+    if (now != path.text()) all.add(now);
+  }
   return all.take();
 }
 
@@ -140,11 +144,10 @@ Result<void> arrange(Plan& plan, Tree& live, Tree& target) {
   if (!arranged) return fail(arranged.error());
   plan.work = std::move(*arranged);
   part_from_outside(live.links(), plan.scope, plan.work.rest);
-  return {};
+  return keep_links(live, target, plan.scope, plan.work);
 }
 
-Result<void> graft(const Plan& plan, Tree& target, const std::map<std::uint32_t, std::string>& link_sources,
-                   Tree& former) {
+Result<void> graft(const Plan& plan, Tree& target, Tree& former) {
   for (const auto& delta : plan.deltas) {
     if (!delta.top) continue;
     const auto path = RelPath::parse(delta.path);
@@ -175,7 +178,7 @@ Result<void> graft(const Plan& plan, Tree& target, const std::map<std::uint32_t,
     former.totals().directories += counted->directories;
     former.totals().bytes += counted->bytes;
   }
-  graft_links(plan, target, link_sources, former);
+  graft_links(plan, target, former);
   return {};
 }
 

@@ -25,7 +25,7 @@ struct Plan {
   /// Those whose entry goes, elsewhere or for good, or gives way to another: as they are before, and, if the
   /// work gives them another, as they are during it.
   std::vector<RelPath> leaving() const;
-  /// Those of `paths` that have another name afterwards, by that.
+  /// Those of `paths` whose file has another name afterwards, or goes on under another one, by that.
   std::vector<RelPath> renamed(const std::vector<RelPath>& paths) const;
 };
 
@@ -45,8 +45,7 @@ Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& pat
 Result<void> arrange(Plan& plan, Tree& live, Tree& target);
 
 /// The tree that the workspace has once the plan is carried out: `former` (opened anew from what `live` was)
-/// with the wanted parts of `target`. `link_sources` as Swap tells them.
-Result<void> graft(const Plan& plan, Tree& target, const std::map<std::uint32_t, std::string>& link_sources,
-                   Tree& former);
+/// with the wanted parts of `target`.
+Result<void> graft(const Plan& plan, Tree& target, Tree& former);
 
 }  // namespace okcvm::snapshots

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,6 +27,10 @@ struct NameStep {
 struct Work {
   std::vector<NameStep> names;
   std::vector<Delta> rest;  // what differs still, once that is done
+  /// By group of hard links of the target: the name, as it is before all, of the file that it is linked to.
+  std::map<std::uint32_t, std::string> link_sources = {};
+  /// Of names that go in the rest: under which other one their file goes on.
+  std::map<std::string, std::string> other_names = {};
 };
 
 /// Directories above something, from the top down, that were missing.

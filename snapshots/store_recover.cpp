@@ -8,6 +8,7 @@
 #include "snapshots/capture.h"
 #include "snapshots/git_store.h"
 #include "snapshots/io.h"
+#include "snapshots/kept_links.h"
 #include "snapshots/pack_merge.h"
 #include "snapshots/replay.h"
 #include "snapshots/staging_folder.h"
@@ -132,6 +133,7 @@ Result<void> GitStore::converge(const Commit& before, const Commit& after, const
   if (!deltas) return fail(deltas.error());
   auto work = follow_renames(**live, **wanted_tree, everywhere, {{}, std::move(*deltas)});
   if (!work) return fail(work.error());
+  if (auto kept = keep_links(**live, **wanted_tree, everywhere, *work); !kept) return kept;
   Staging staging(*repository_, folder->take(), silent);
   Swap swap(*disk, staging, **live, **wanted_tree, *work, everywhere);
   if (auto ready = swap.prepare(); !ready) return ready;

@@ -146,7 +146,7 @@ Result<void> GitStore::carry_out(const Plan& plan, const Taken& taken, const Com
   Staging staging(*repository_, folder->take(), progress);
   Swap swap(*disk, staging, *taken.tree, wanted, plan.work, plan.scope);
   if (auto ready = swap.prepare(); !ready) return ready;
-  auto base = keep_base(taken.commit, target, wanted, plan, swap);
+  auto base = keep_base(taken.commit, target, wanted, plan);
   if (!base) return fail(base.error());
   const Journal journal{taken.commit.oid, *base};
   // Under which name they are written to from now on, which no request tells.
@@ -184,8 +184,7 @@ Result<void> GitStore::carry_out(const Plan& plan, const Taken& taken, const Com
 }
 
 /// The state to come, as a commit on top of the newest snapshot: the next snapshot counts from it.
-Result<Oid> GitStore::keep_base(const Commit& before, const Commit& target, Tree& wanted, const Plan& plan,
-                                const Swap& swap) {
+Result<Oid> GitStore::keep_base(const Commit& before, const Commit& target, Tree& wanted, const Plan& plan) {
   Batch batch(*repository_);
   Commit commit = before;
   commit.parent = newest_;
@@ -199,8 +198,7 @@ Result<Oid> GitStore::keep_base(const Commit& before, const Commit& target, Tree
   } else {
     auto tree = open_tree(before);
     if (!tree) return fail(tree.error());
-    if (auto grafted = graft(plan, wanted, swap.link_sources(), **tree); !grafted)
-      return fail(grafted.error());
+    if (auto grafted = graft(plan, wanted, **tree); !grafted) return fail(grafted.error());
     auto names = (*tree)->write(batch);
     if (!names) return fail(names.error());
     const Totals& totals = (*tree)->totals();

@@ -6,7 +6,6 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "policy/fault.h"
@@ -40,33 +39,6 @@ Result<void> Swap::check_space() const {
                                   std::to_string(free) + " are free; nothing was changed");
 }
 
-/// A group of hard links may have members outside of what is restored; one that is as the snapshot says is
-/// linked to, so that the group is whole again.
-Result<void> Swap::find_link_sources() {
-  if (scope_.front().is_root()) return {};
-  for (const auto& [number, members] : after_.links().groups()) {
-    const bool has_inside = std::any_of(members.begin(), members.end(), [this](const std::string& path) {
-      return is_in_scope(scope_, path);
-    });
-    for (const auto& member : members) {
-      if (!has_inside || is_in_scope(scope_, member)) continue;
-      const auto path = RelPath::parse(member);
-      if (!path) continue;
-      auto there = before_.find(*path);
-      auto wanted = after_.find(*path);
-      if (!there) return fail(there.error());
-      if (!wanted) return fail(wanted.error());
-      if (!*there || !*wanted || (*there)->type != (*wanted)->type ||
-          (*there)->content != (*wanted)->content || !((*there)->attributes == (*wanted)->attributes))
-        continue;
-      staging_.use_for_group(number, disk_, member);
-      link_sources_.emplace(number, member);
-      break;
-    }
-  }
-  return {};
-}
-
 Result<void> Swap::prepare_names() {
   for (const auto& [from, entry, round] : work_.names) {
     if (!from.empty()) {
@@ -84,13 +56,14 @@ Result<void> Swap::prepare_names() {
 
 Result<void> Swap::prepare() {
   if (auto enough = check_space(); !enough) return enough;
-  if (auto found = find_link_sources(); !found) return found;
+  for (const auto& [group, path] : work_.link_sources) staging_.use_for_group(group, disk_, path);
   if (auto ready = prepare_names(); !ready) return ready;
   for (const auto& delta : work_.rest) {
     if (!delta.top) continue;
     const std::string staged = std::to_string(steps_.size());
     if (delta.keeps_entry()) {
-      repaints_.push_back({delta.path, delta.before, delta.after});
+      if (!(delta.before->attributes == delta.after->attributes))
+        repaints_.push_back({delta.path, delta.before, delta.after});
       continue;
     }
     if (!delta.after) {

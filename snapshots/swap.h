@@ -1,6 +1,5 @@
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -30,8 +29,6 @@ class Swap final {
   Result<void> undo();
   /// False when a step could not be taken back: the journal has to decide.
   bool is_whole() const { return is_whole_; }
-  /// Members of link groups, outside of what is restored, that files were linked to; by group of `after`.
-  const std::map<std::uint32_t, std::string>& link_sources() const { return link_sources_; }
 
  private:
   enum class Move : std::uint8_t { kExchange, kPlace, kRemove, kRename };
@@ -52,7 +49,6 @@ class Swap final {
 
   Result<void> check_space() const;
   Result<void> prepare_names();
-  Result<void> find_link_sources();
   void plan_times();
   Result<void> move(Step& step);
   Result<void> take_back(const Step& step) const;
@@ -69,7 +65,6 @@ class Swap final {
   std::vector<Step> names_;  // first
   std::vector<Step> steps_;
   std::vector<Repaint> repaints_;
-  std::map<std::uint32_t, std::string> link_sources_;
   bool is_whole_ = true;
 };
 

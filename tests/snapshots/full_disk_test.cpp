@@ -100,6 +100,22 @@ TEST_F(FullDiskTest, ARestoreThatFillsItHalfWayLeavesTheWorkspace) {
   expect_sound_repository();
 }
 
+TEST_F(FullDiskTest, NamesThatCameOrWentTakeNoRoom) {
+  auto opened = Store::open({repository(), small() / "w", 0, 0});
+  ASSERT_TRUE(opened);
+  in_small("mkdir -p w/outputs/store; head -c 14M /dev/urandom > w/outputs/store/f");
+  auto one = (*opened)->take("one", everything(), nullptr);
+  ASSERT_TRUE(one);
+  in_small("cp -al w/outputs/store w/outputs/copy");
+  const Manifest linked = manifest_of(small() / "w");
+  auto restored = (*opened)->restore(one->id.text(), {}, false, {nullptr, everything(), nullptr}, nullptr);
+  ASSERT_TRUE(restored) << restored.error().message;
+  EXPECT_EQ(stat_of(small() / "w/outputs/store/f").st_nlink, 1u);
+  auto undone = (*opened)->undo({nullptr, everything(), nullptr}, nullptr);
+  ASSERT_TRUE(undone) << undone.error().message;
+  expect_same(linked, manifest_of(small() / "w"));
+}
+
 TEST_F(FullDiskTest, ASnapshotThatFillsItIsNoneAndLeavesTheOthers) {
   const auto repository = small() / "s.git";
   auto opened = Store::open({repository, workspace(), 0, 0});

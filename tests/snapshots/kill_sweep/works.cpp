@@ -59,6 +59,7 @@ void first_state(const Place& place, bool with_large = false) {
   ::setxattr(place.in("outputs/a/2").c_str(), "user.origin", "here", 4, 0);
   fs::create_hard_link(place.in("outputs/a/1"), place.in("uploads/one"));
   fs::create_hard_link(place.in("outputs/same"), place.in("temp/same"));
+  fs::create_hard_link(place.in("outputs/moves/x/n"), place.in("temp/n"));
   fs::create_symlink("a", place.in("outputs/l"));
   fs::create_symlink("nowhere", place.in("outputs/dangling"));
   if (with_large) write(place.in("outputs/large"), std::string(kStreamed, 'x'));
@@ -96,6 +97,8 @@ void second_state(const Place& place) {
   fs::rename(place.in("uploads/moved/x"), place.in("outputs/came/x"));
   place.note(ChangeKind::kEntry, "temp/same");
   fs::remove(place.in("temp/same"));
+  place.note(ChangeKind::kEntry, "temp/n");
+  fs::remove(place.in("temp/n"));
   changed(ChangeKind::kEntry, "joined");
   fs::create_hard_link(place.in("outputs/secret"), place.in("outputs/joined"));
   changed(ChangeKind::kAttributes, "closed");
