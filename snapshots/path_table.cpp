@@ -1,5 +1,6 @@
 #include "snapshots/path_table.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "policy/rel_path.h"
@@ -13,8 +14,19 @@ std::optional<std::uint32_t> PathTable::find(std::string_view path) const {
   return at == numbers_.end() ? std::nullopt : std::optional(at->second);
 }
 
+void PathTable::set(std::string path, std::uint32_t number) {
+  const auto [at, is_new] = numbers_.try_emplace(std::move(path), number);
+  if (!is_new && at->second == number) return;
+  at->second = number;
+  highest_ = std::max(highest_, number);
+  has_changed_ = true;
+}
+
 void PathTable::remove(std::string_view path) {
-  if (const auto at = numbers_.find(path); at != numbers_.end()) numbers_.erase(at);
+  const auto at = numbers_.find(path);
+  if (at == numbers_.end()) return;
+  numbers_.erase(at);
+  has_changed_ = true;
 }
 
 std::vector<std::string> PathTable::tree(std::string_view path) const {
@@ -27,12 +39,13 @@ std::vector<std::string> PathTable::tree(std::string_view path) const {
 
 void PathTable::remove_tree(std::string_view path) {
   if (numbers_.empty()) return;
-  for (const auto& found : tree(path)) numbers_.erase(found);
+  for (const auto& found : tree(path)) remove(found);
 }
 
 std::size_t PathTable::move_tree(std::string_view from, std::string_view to) {
   if (numbers_.empty()) return 0;
   const auto moved = tree(from);
+  has_changed_ = has_changed_ || !moved.empty();
   for (const auto& found : moved) {
     auto entry = numbers_.extract(found);
     entry.key() = std::string(to) + found.substr(from.size());
@@ -81,6 +94,7 @@ Result<PathTable> PathTable::parse(std::string_view text) {
     table.set(std::move(path), number);
     text.remove_prefix(end + 1);
   }
+  table.mark_stored();
   return table;
 }
 

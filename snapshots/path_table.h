@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -20,10 +19,7 @@ class PathTable final {
   const std::map<std::string, std::uint32_t, std::less<>>& numbers() const { return numbers_; }
 
   std::optional<std::uint32_t> find(std::string_view path) const;
-  void set(std::string path, std::uint32_t number) {
-    numbers_.insert_or_assign(std::move(path), number);
-    highest_ = std::max(highest_, number);
-  }
+  void set(std::string path, std::uint32_t number);
   void remove(std::string_view path);
   /// The path itself and all below it.
   void remove_tree(std::string_view path);
@@ -41,10 +37,14 @@ class PathTable final {
   /// A line each, "NUMBER PATH", sorted by path.
   std::string format() const;
   static Result<PathTable> parse(std::string_view text);
+  /// Whether it may differ from what was parsed or, since then, said to be stored.
+  bool has_changed() const { return has_changed_; }
+  void mark_stored() { has_changed_ = false; }
 
  private:
   std::map<std::string, std::uint32_t, std::less<>> numbers_;
   std::uint32_t highest_ = 0;  // that there ever was
+  bool has_changed_ = false;
 };
 
 }  // namespace okcvm::snapshots

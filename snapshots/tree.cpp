@@ -64,6 +64,8 @@ Result<std::unique_ptr<Tree>> Tree::open(const Repository& repository, const Tre
     const Oid& oid;
     PathTable& table;
   };
+  tree->links_oid_ = names.links;
+  tree->left_out_oid_ = names.left_out;
   for (const auto& [oid, table] : {List{names.links, tree->links_}, List{names.left_out, tree->left_out_}}) {
     if (oid.is_none()) continue;
     auto bytes = repository.read(oid, ObjectKind::kBlob);
@@ -241,19 +243,19 @@ Result<void> Tree::write_directory(Node& directory, Batch& batch) {
 
 Result<TreeNames> Tree::write(Batch& batch) {
   if (auto written = write_directory(*root_, batch); !written) return fail(written.error());
-  TreeNames names{root_->tree, root_->meta, {}, {}};
-  links_.normalize();
+  if (links_.has_changed()) links_.normalize();
   struct List {
-    const PathTable& table;
+    PathTable& table;
     Oid& oid;
   };
-  for (const auto& [table, oid] : {List{links_, names.links}, List{left_out_, names.left_out}}) {
-    if (table.empty()) continue;
-    auto added = batch.add(ObjectKind::kBlob, table.format());
+  for (const auto& [table, oid] : {List{links_, links_oid_}, List{left_out_, left_out_oid_}}) {
+    if (!table.has_changed()) continue;
+    auto added = table.empty() ? Result<Oid>(Oid{}) : batch.add(ObjectKind::kBlob, table.format());
     if (!added) return fail(added.error());
     oid = *added;
+    table.mark_stored();
   }
-  return names;
+  return TreeNames{root_->tree, root_->meta, links_oid_, left_out_oid_};
 }
 
 std::size_t Tree::settle(Node& node) {

@@ -79,6 +79,7 @@ class Tree final {
   std::unique_ptr<Node> root_;
   PathTable links_;
   PathTable left_out_;
+  Oid links_oid_, left_out_oid_;  // what they are stored as, unless they have changed
   Totals totals_;
 };
 

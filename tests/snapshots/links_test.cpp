@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "snapshots/path_table.h"
 #include "tests/snapshots/fixture.h"
 
 namespace okcvm::test {
@@ -230,6 +231,46 @@ TEST_F(LinksTest, ARestoreOfANamesModeLeavesTheOtherNames) {
   ASSERT_TRUE(store().undo(hooks(), nullptr));
   expect_same(at_two, manifest());
   expect_exact(snapshot("after undo"));
+}
+
+TEST_F(LinksTest, ATableKnowsWhetherItChanged) {
+  auto table = PathTable::parse("1 outputs/a\n1 outputs/b\n");
+  ASSERT_TRUE(table);
+  const auto changes = [&](const auto& change) {
+    table->mark_stored();
+    change(*table);
+    return table->has_changed();
+  };
+  EXPECT_FALSE(table->has_changed());
+  EXPECT_FALSE(changes([](PathTable& t) { t.set("outputs/a", 1); }));
+  EXPECT_TRUE(changes([](PathTable& t) { t.set("outputs/a", 2); }));
+  EXPECT_TRUE(changes([](PathTable& t) { t.set("outputs/d/c", 2); }));
+  EXPECT_FALSE(changes([](PathTable& t) { t.move_tree("outputs/e", "outputs/f"); }));
+  EXPECT_TRUE(changes([](PathTable& t) { t.move_tree("outputs/d", "outputs/e"); }));
+  EXPECT_FALSE(changes([](PathTable& t) { t.remove("outputs/d/c"); }));
+  EXPECT_TRUE(changes([](PathTable& t) { t.remove("outputs/a"); }));
+  EXPECT_FALSE(changes([](PathTable& t) { t.remove_tree("temp"); }));
+  EXPECT_TRUE(changes([](PathTable& t) { t.remove_tree("outputs"); }));
+}
+
+TEST_F(LinksTest, WhatIsOneFileIsKeptWhateverElseChanges) {
+  three_names();
+  const auto list_of = [&](const Snapshot& taken) {
+    return git("rev-parse " + taken.id.text() + ":metadata/links");
+  };
+  const auto first = list_of(snapshot("first"));
+  for (const bool anew : {false, true}) {
+    if (anew) reopen();
+    record_.note(ChangeKind::kContent, "outputs/apart");
+    write(in("outputs/apart"), anew ? "anew" : "changed");
+    const auto taken = snapshot();
+    EXPECT_EQ(list_of(taken), first);
+    expect_exact(taken);
+  }
+  shell("rm outputs/a/one uploads/b/two");
+  const auto none = snapshot();
+  EXPECT_EQ(git("ls-tree --name-only " + none.id.text() + ":metadata").find("links"), std::string::npos);
+  expect_exact(none);
 }
 
 /// Each of the names would be carried along by each of the renames.
