@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,11 +15,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
-#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "policy/file_descriptor.h"
+#include "policy/proc_path.h"
 #include "tools/daemon/host/host_setup.h"
 #include "tools/daemon/host/keeper_notices.h"
 
@@ -41,7 +40,7 @@ constexpr int kMostFailures =
 
 class Keeper {
  public:
-  explicit Keeper(char** arguments) : arguments_(arguments) {}
+  Keeper(char** arguments, const std::filesystem::path& run_dir) : arguments_(arguments), run_dir_(run_dir) {}
   int run();
 
  private:
@@ -66,9 +65,10 @@ class Keeper {
   int wait_time() const;
 
   char** const arguments_;
+  const std::filesystem::path& run_dir_;
+  const pid_t pid_ = ::getpid();
   std::array<char, 4096> program_{};
-  std::string socket_name_;
-  FileDescriptor notices_;
+  NoticeSocket notices_;
   FileDescriptor signals_;
   sigset_t old_mask_{};
   KeptDescriptors kept_;
@@ -94,19 +94,10 @@ bool Keeper::set_up() {
   for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&mask, signal);
   if (::sigprocmask(SIG_BLOCK, &mask, &old_mask_) != 0) return false;
   signals_ = FileDescriptor(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
-  notices_ = FileDescriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // The name is no secret, but nobody can have taken it before.
-  std::random_device random;
-  socket_name_ = std::string(kKeeperSocketPrefix) + std::to_string(::getpid()) + "-" +
-                 std::to_string((std::uint64_t{random()} << 32) | random());
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, socket_name_.data() + 1, socket_name_.size() - 1);
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + socket_name_.size());
-  constexpr int kOn = 1;
-  return signals_ && notices_ &&
-         ::bind(notices_.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
-         ::setsockopt(notices_.get(), SOL_SOCKET, SO_PASSCRED, &kOn, sizeof kOn) == 0;
+  auto made = make_notice_socket(run_dir_);
+  if (!signals_ || !made) return false;
+  notices_ = std::move(*made);
+  return true;
 }
 
 void Keeper::start_child() {
@@ -119,19 +110,23 @@ void Keeper::start_child() {
   if (child_ < 0) next_start_ = Clock::now() + kFirstPause;
 }
 
-/// In the child: the kept descriptors go to 3 and up, as LISTEN_FDS has it (sd_listen_fds(3)).
+/// In the child: the kept descriptors go to 3 and up, as LISTEN_FDS has it (sd_listen_fds(3)), and the way to
+/// the notices behind them.
 void Keeper::become_child() {
   std::vector<int> moved;
   std::string names;
-  const int above = 3 + static_cast<int>(kept_.all().size());
+  const int way = 3 + static_cast<int>(kept_.all().size());
+  const int above = way + 1;
   for (const auto& [name, descriptor] : kept_.all()) {
     moved.push_back(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, above));
     names += (names.empty() ? "" : ":") + name;
   }
+  moved.push_back(::fcntl(notices_.way.get(), F_DUPFD_CLOEXEC, above));
   for (std::size_t i = 0; i < moved.size(); ++i) ::dup2(moved[i], 3 + static_cast<int>(i));
-  ::setenv("NOTIFY_SOCKET", socket_name_.c_str(), 1);
+  ::setenv(kKeeperVariable, std::to_string(pid_).c_str(), 1);
+  ::setenv("NOTIFY_SOCKET", ProcPath(way).c_str(), 1);
   ::setenv("FDSTORE", std::to_string(KeptDescriptors::kMost).c_str(), 1);
-  ::setenv("LISTEN_FDS", std::to_string(moved.size()).c_str(), 1);
+  ::setenv("LISTEN_FDS", std::to_string(kept_.all().size()).c_str(), 1);
   ::setenv("LISTEN_FDNAMES", names.c_str(), 1);
   ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
   std::vector<char*> arguments;
@@ -146,7 +141,7 @@ void Keeper::become_child() {
 
 /// False: there was none.
 bool Keeper::take_message() {
-  auto notice = receive_notice(notices_.get());
+  auto notice = receive_notice(notices_.socket.get());
   if (!notice) return false;
   if (notice->sender == child_) kept_.carry_out(std::move(*notice));
   return true;
@@ -248,7 +243,8 @@ int Keeper::run() {
   raise_descriptor_limit();
   start_child();
   while (result_ < 0) {
-    std::array<pollfd, 2> waiting{pollfd{notices_.get(), POLLIN, 0}, pollfd{signals_.get(), POLLIN, 0}};
+    std::array<pollfd, 2> waiting{pollfd{notices_.socket.get(), POLLIN, 0},
+                                  pollfd{signals_.get(), POLLIN, 0}};
     ::poll(waiting.data(), waiting.size(), wait_time());
     if (waiting[0].revents) take_message();
     if (waiting[1].revents) take_signal();
@@ -260,8 +256,8 @@ int Keeper::run() {
 
 }  // namespace
 
-int run_keeper(char** arguments) {
-  return Keeper(arguments).run();
+int run_keeper(char** arguments, const std::filesystem::path& run_dir) {
+  return Keeper(arguments, run_dir).run();
 }
 
 }  // namespace okcvm::daemon

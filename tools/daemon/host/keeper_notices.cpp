@@ -1,10 +1,17 @@
 #include "tools/daemon/host/keeper_notices.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
+
+#include "policy/proc_path.h"
 
 namespace okcvm::daemon {
 namespace {
@@ -31,7 +38,49 @@ bool is_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f && c != ':'; });
 }
 
+bool is_mine_alone(int folder) {
+  struct stat status {};
+  return ::fstat(folder, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
+         (status.st_mode & 077) == 0;
+}
+
+/// The path is one of the folder's descriptor, for a socket's has at most 107 bytes (unix(7)).
+bool bind_in(int folder, const char* name, int socket) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = std::string(ProcPath(folder).c_str()) + "/" + name;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+std::optional<NoticeSocket> make_notice_socket_in(const std::filesystem::path& place) {
+  constexpr const char* kName = "notices";
+  constexpr int kOn = 1;
+  std::string path = place / "okcvmd-keeper-XXXXXX";
+  if (!::mkdtemp(path.data())) return std::nullopt;
+  const FileDescriptor folder(::open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  NoticeSocket made;
+  made.socket = FileDescriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (folder && made.socket && is_mine_alone(folder.get()) &&
+      bind_in(folder.get(), kName, made.socket.get())) {
+    made.way = FileDescriptor(::openat(folder.get(), kName, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    ::unlinkat(folder.get(), kName, 0);
+  }
+  ::rmdir(path.c_str());
+  if (!made.way || ::setsockopt(made.socket.get(), SOL_SOCKET, SO_PASSCRED, &kOn, sizeof kOn) != 0)
+    return std::nullopt;
+  return made;
+}
+
 }  // namespace
+
+std::optional<NoticeSocket> make_notice_socket(const std::filesystem::path& run_dir) {
+  // The daemon has yet to make the run directory when it is started for the first time.
+  const std::array<std::filesystem::path, 4> places{run_dir, run_dir.parent_path(), "/run", "/tmp"};
+  for (const auto& place : places)
+    if (auto made = make_notice_socket_in(place)) return made;
+  return std::nullopt;
+}
 
 std::optional<Notice> receive_notice(int socket) {
   std::array<char, kMostText> text{};

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,6 +13,16 @@
 #include "policy/file_descriptor.h"
 
 namespace okcvm::daemon {
+
+/// Where a keeper hears its child.
+struct NoticeSocket {
+  FileDescriptor socket;  // of datagrams, with SO_PASSCRED
+  /// An O_PATH descriptor of the socket's inode: who has it sends to /proc/self/fd/<number>. There is no
+  /// other way, for what a stranger sends may be a descriptor whose close takes as long as he likes.
+  FileDescriptor way;
+};
+/// It has a name only while it is made, in the run directory if that is there.
+std::optional<NoticeSocket> make_notice_socket(const std::filesystem::path& run_dir);
 
 /// One datagram of sd_notify(3) with what came along.
 struct Notice {

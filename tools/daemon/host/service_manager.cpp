@@ -95,14 +95,18 @@ bool is_mounts_device(int descriptor) {
 
 }  // namespace
 
-ServiceManager::ServiceManager() : parent_(::getppid()) {
+ServiceManager::ServiceManager() {
   const char* socket = std::getenv("NOTIFY_SOCKET");
   if (!socket) return;
-  kept_by_ = std::string_view(socket).starts_with(kKeeperSocketPrefix) ? "keeper" : "systemd";
+  if (const char* keeper = std::getenv(kKeeperVariable))
+    keeper_ = static_cast<pid_t>(std::strtol(keeper, nullptr, 10));
+  else if (std::string_view(socket).starts_with(kFormerKeeperPrefix))
+    keeper_ = ::getppid();
+  kept_by_ = keeper_ != 0 ? "keeper" : "systemd";
 }
 
 bool ServiceManager::is_there() const {
-  return !kept_by_.empty() && (kept_by_ != "keeper" || ::getppid() == parent_);
+  return !kept_by_.empty() && (kept_by_ != "keeper" || ::getppid() == keeper_);
 }
 
 Inherited ServiceManager::take_inherited() {

@@ -58,7 +58,7 @@ class ServiceManager final {
 
  private:
   std::string kept_by_;
-  const pid_t parent_;  // the keeper, if it is one; it can die before us
+  pid_t keeper_ = 0;  // our parent, if it is one; it can die before us
 };
 
 }  // namespace okcvm::daemon
