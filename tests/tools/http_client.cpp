@@ -37,6 +37,23 @@ void HttpClient::send(std::string_view bytes) {
   }
 }
 
+ssize_t HttpClient::send_with_descriptor(std::string bytes) {
+  const int descriptor = socket_.get();
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof descriptor)> space{};
+  iovec part{bytes.data(), bytes.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = space.data();
+  header.msg_controllen = space.size();
+  cmsghdr* item = CMSG_FIRSTHDR(&header);
+  item->cmsg_level = SOL_SOCKET;
+  item->cmsg_type = SCM_RIGHTS;
+  item->cmsg_len = CMSG_LEN(sizeof descriptor);
+  std::memcpy(CMSG_DATA(item), &descriptor, sizeof descriptor);
+  return ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL);
+}
+
 void HttpClient::end_sending() {
   ::shutdown(socket_.get(), SHUT_WR);
 }

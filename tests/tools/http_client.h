@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -26,6 +28,8 @@ class HttpClient {
 
   bool is_connected() const { return static_cast<bool>(socket_); }
   void send(std::string_view bytes);
+  /// The same along with a descriptor (unix(7), SCM_RIGHTS); as sendmsg(2).
+  ssize_t send_with_descriptor(std::string bytes);
   void end_sending();
   /// The next answer on the connection; waits up to 30 seconds.
   HttpAnswer receive(bool to_head = false);

@@ -16,6 +16,7 @@
 #include <optional>
 #include <thread>
 
+#include "tests/support/expect.h"
 #include "tests/tools/http_client.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/http/worker_pool.h"
@@ -78,14 +79,20 @@ class ServerTest : public ::testing::Test {
     start(limits);
   }
 
-  void start(ServerLimits limits) {
-    set_up_log("error", "text");
+  void start(ServerLimits limits) { serve(listen(), limits); }
+
+  FileDescriptor listen() {
     FileDescriptor listening(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path_.c_str(), sizeof address.sun_path - 1);
-    ASSERT_EQ(::bind(listening.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    ASSERT_EQ(::listen(listening.get(), 64), 0);
+    EXPECT_EQ(::bind(listening.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(listening.get(), 64), 0);
+    return listening;
+  }
+
+  void serve(FileDescriptor listening, ServerLimits limits) {
+    set_up_log("error", "text");
     io_.emplace(1);
     workers_ = std::make_unique<WorkerPool>(64);
     server_ = std::make_unique<Server>(*io_, *workers_, limits,
@@ -486,6 +493,28 @@ TEST_F(ServerTest, FinishesABodyThatGoesOnWhenItStopsAndWaitsForNoneThatStalls) 
   EXPECT_EQ(busy.receive().body, "5");
   EXPECT_TRUE(stuck.is_closed_within(10));
   EXPECT_TRUE(stuck_whole.is_closed_within(10));
+}
+
+bool can_refuse_descriptors() {
+  constexpr int kPassRights = 83;  // SO_PASSRIGHTS, Linux 6.16
+  const FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  int passes = 0;
+  socklen_t size = sizeof passes;
+  return ::getsockopt(socket.get(), SOL_SOCKET, kPassRights, &passes, &size) == 0;
+}
+
+// To close one may take as long as its sender likes.
+TEST_F(ServerTest, IsSentNoDescriptors) {
+  if (!can_refuse_descriptors()) GTEST_SKIP() << "this kernel cannot refuse descriptors (Linux 6.16 can)";
+  const std::string request = "GET /a HTTP/1.1\r\n\r\n";
+  HttpClient client(path_);
+  EXPECT_ERRNO(EPERM, client.send_with_descriptor(request));
+  TearDown();
+  auto listening = listen();
+  HttpClient early(path_);  // before somebody serves the socket
+  serve(std::move(listening), ServerLimits());
+  EXPECT_EQ(early.ask("GET", "/a").body, "/a|");
+  EXPECT_ERRNO(EPERM, early.send_with_descriptor(request));
 }
 
 TEST_F(ServerTest, DropsABodyThatIsNotWaitedFor) {

@@ -15,6 +15,9 @@
 #ifndef SO_PEERGROUPS
 #define SO_PEERGROUPS 59
 #endif
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83  // since Linux 6.16
+#endif
 
 namespace okcvm::daemon {
 namespace {
@@ -26,6 +29,13 @@ namespace asio = boost::asio;
 constexpr std::size_t kMostRefusals = 8;
 
 constexpr std::chrono::seconds kForLastAnswers{2};
+
+/// Nobody is to send descriptors (EPERM): the kernel would close them in the thread that reads what came
+/// along, which for some files takes as long as their owner likes. Without effect on kernels that cannot.
+void refuse_descriptors(int socket) {
+  constexpr int kOff = 0;
+  ::setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &kOff, sizeof kOff);
+}
 
 Result<Peer> peer_of(int socket) {
   ucred credentials{};
@@ -56,6 +66,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   std::size_t connections() const { return count_.load(std::memory_order_relaxed); }
 
   Result<void> serve(FileDescriptor listening) {
+    refuse_descriptors(listening.get());  // connections have it from here, but for those that wait already
     boost::system::error_code error;
     acceptor_.assign(asio::local::stream_protocol(), listening.get(), error);
     if (error) return fail_errno(error.value(), "the control socket cannot be served");
@@ -120,6 +131,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
   void take(Connection::Socket socket) {
+    refuse_descriptors(socket.native_handle());
     auto peer = peer_of(socket.native_handle());
     if (!peer) return;
     const uid_t uid = peer->uid;
