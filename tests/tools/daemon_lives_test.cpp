@@ -180,6 +180,20 @@ TEST_F(DaemonLives, EndOnlyAfterTheRequestsInHand) {
   EXPECT_FALSE(std::filesystem::exists(mount("s1")));
 }
 
+TEST_F(DaemonLives, AreAllUnmountedThoughTheStopIsAskedForAgainAndAgain) {
+  constexpr int kSessions = 40;
+  constexpr int kLongest = 30'000;  // milliseconds
+  start();
+  for (int i = 0; i < kSessions; ++i) create({{"id", "s" + std::to_string(i)}});
+  const FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, serving_pid(), 0)));
+  pollfd ends{process.get(), POLLIN, 0};
+  int left = kLongest;
+  do signal(SIGTERM);
+  while (::poll(&ends, 1, 1) == 0 && --left > 0);
+  EXPECT_EQ(wait_for_end(), 0);
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "mnt"));
+}
+
 TEST_F(DaemonLives, OfOneStateDirectoryHaveOneDaemon) {
   start();
   const auto [status, said] = start_in_vain({"--socket", root_ / "other.sock"});

@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <malloc.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
 
@@ -109,13 +109,14 @@ Result<ControlSocket> control_socket(const Options& options, const ServiceManage
   return control;
 }
 
-/// The signals that end the daemon wait until it serves (SIG_BLOCK, SIG_UNBLOCK): a start is not broken off,
-/// which would leave mounts behind that nobody serves.
-void let_stop_signals_wait(int how) {
+/// The signals that end the daemon. They are blocked in all threads from its first moment to its last, and
+/// read while it serves: neither a start nor a stop is broken off, which would leave mounts behind that
+/// nobody serves.
+sigset_t stop_signals() {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
-  ::pthread_sigmask(how, &signals, nullptr);
+  return signals;
 }
 
 /// What a large snapshot or restore took, the allocator would keep for another one, which may never come.
@@ -147,7 +148,7 @@ class Running {
                  [this] { return server_.connections(); }},
         workers_(static_cast<std::size_t>(options.max_connections) * 2 + 8),
         server_(io_, workers_, server_limits(options), make_router(service_)),
-        signals_(io_, SIGTERM, SIGINT, SIGHUP),
+        signals_(io_),
         teller_(io_),
         watch_(io_),
         minute_(io_),
@@ -160,10 +161,9 @@ class Running {
 
   /// Serves until a signal ends it. True: the mounts are to be left to the next daemon.
   Result<bool> serve(FileDescriptor control) {
-    wait_for_signal();
+    if (auto heard = hear_signals(); !heard) return fail(heard.error());
     if (teller_.is_open()) watch_teller();
     if (auto served = server_.serve(std::move(control)); !served) return fail(served.error());
-    let_stop_signals_wait(SIG_UNBLOCK);
     if (const auto interval = manager_.watch_interval()) keep_watch(*interval);
     every(minute_, std::chrono::minutes(1), [this] {
       sessions_.save_uses();
@@ -190,26 +190,41 @@ class Running {
   }
 
  private:
+  Result<void> hear_signals() {
+    const sigset_t wanted = stop_signals();
+    const int signals = ::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signals < 0) return fail_errno(errno, "signals cannot be heard");
+    signals_.assign(signals);
+    wait_for_signal();
+    return {};
+  }
+
   void wait_for_signal() {
-    signals_.async_wait([this](error_code error, int signal) {
+    signals_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
       if (error) return;
-      // HUP replaces the daemon under its mounts; so does a stop that systemd will follow with a start. A
-      // stop may still come while the last work is done; what was to be stopped is not replaced any more.
-      const bool is_first = !is_stopping_;
-      const bool replaces =
-          manager_.is_there() && (signal == SIGHUP || (signal == SIGTERM && manager_.is_restarting()));
-      leave_mounts_ = replaces && (is_first || leave_mounts_);
-      is_stopping_ = true;
-      log_info("signal {}: stopping{}", signal, leave_mounts_ ? ", the mounts stay" : "");
-      if (!leave_mounts_)
-        manager_.stopping();
-      else if (manager_.watch_interval())
-        manager_.end_within(kLongestEnd);  // for the manager it runs still; the work in hand takes its time
+      signalfd_siginfo info{};
+      while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info)
+        take_signal(static_cast<int>(info.ssi_signo));
       wait_for_signal();
-      if (is_first)
-        for (auto* timer : {&watch_, &minute_, &clean_}) timer->cancel();
-      server_.stop(leave_mounts_ ? kPatienceAtReplacement : kPatienceAtStop, [this] { io_.stop(); });
     });
+  }
+
+  void take_signal(int signal) {
+    // HUP replaces the daemon under its mounts; so does a stop that systemd will follow with a start. A stop
+    // may still come while the last work is done; what was to be stopped is not replaced any more.
+    const bool is_first = !is_stopping_;
+    const bool replaces =
+        manager_.is_there() && (signal == SIGHUP || (signal == SIGTERM && manager_.is_restarting()));
+    leave_mounts_ = replaces && (is_first || leave_mounts_);
+    is_stopping_ = true;
+    log_info("signal {}: stopping{}", signal, leave_mounts_ ? ", the mounts stay" : "");
+    if (!leave_mounts_)
+      manager_.stopping();
+    else if (manager_.watch_interval())
+      manager_.end_within(kLongestEnd);  // for the manager it runs still; the work in hand takes its time
+    if (is_first)
+      for (auto* timer : {&watch_, &minute_, &clean_}) timer->cancel();
+    server_.stop(leave_mounts_ ? kPatienceAtReplacement : kPatienceAtStop, [this] { io_.stop(); });
   }
 
   void watch_teller() {
@@ -217,7 +232,7 @@ class Running {
       if (error) return;
       log_error("the process that tells the kernel what to forget has ended{}",
                 manager_.is_there() ? ": the next daemon will have one" : "");
-      if (manager_.is_there()) std::raise(SIGHUP);
+      if (manager_.is_there()) ::kill(::getpid(), SIGHUP);
     });
   }
 
@@ -250,7 +265,7 @@ class Running {
   asio::io_context io_{1};
   WorkerPool workers_;
   Server server_;
-  asio::signal_set signals_;
+  asio::posix::stream_descriptor signals_;
   asio::posix::stream_descriptor teller_;
   asio::steady_timer watch_;
   asio::steady_timer minute_;
@@ -307,7 +322,8 @@ Result<void> run(const Options& options, Backends backends) {
 }  // namespace
 
 int run_daemon(const Options& options, Backends backends) {
-  let_stop_signals_wait(SIG_BLOCK);
+  const sigset_t waiting = stop_signals();
+  ::pthread_sigmask(SIG_BLOCK, &waiting, nullptr);
   set_up_log(options.log_level, options.log_format);
   ::umask(0);  // modes are given in full where something is made, or are below a folder that is root's alone
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);  // they come as errors
