@@ -33,7 +33,7 @@ static_assert(sizeof(Told) == 1);  // as it is sent
 
 int teller = -1;  // the socket to it; open as long as this process lives
 pid_t teller_pid = -1;
-bool mounts_are_kept = false;
+bool (*mounts_are_kept)() = nullptr;
 
 // In place of a notice's code: it is look_up_message()'s, and not for the kernel.
 constexpr std::int32_t kLookUp = -1;
@@ -116,7 +116,7 @@ struct ServedLine {
 };
 
 /// Keeps nothing but its socket, so that nobody waits for what is open here, and ends with the daemon alone.
-[[noreturn]] void serve(FileDescriptor socket) {
+[[noreturn]] void serve(FileDescriptor socket, bool is_kept) {
   ::prctl(PR_SET_NAME, "okcvmd-teller");
   sigset_t all;
   ::sigfillset(&all);
@@ -151,7 +151,7 @@ struct ServedLine {
       // No thread can be had: the line ends here, and who opened it writes by himself.
     }
   }
-  if (!mounts_are_kept)
+  if (!is_kept)
     for (const auto& line : lines)
       if (const auto there = line.lock(); there && there->is_telling) there->end_mount();
   ::_exit(0);
@@ -210,14 +210,15 @@ Told write_notices(int device, std::span<const std::byte> notices) {
   return told;
 }
 
-Result<void> Teller::start(bool kept) {
-  mounts_are_kept = kept;
+Result<void> Teller::start(bool (*are_kept)()) {
+  mounts_are_kept = are_kept;
+  const bool is_kept = are_kept();
   auto [here, there] = socket_pair();
   if (!here) return fail_errno(errno, "the process that tells the kernel what to forget gets no sockets");
   const pid_t child = ::fork();
   if (child < 0)
     return fail_errno(errno, "the process that tells the kernel what to forget cannot be started");
-  if (child == 0) serve(std::move(there));
+  if (child == 0) serve(std::move(there), is_kept);
   teller = here.release();
   teller_pid = child;
   return {};
@@ -258,7 +259,7 @@ Told Teller::Line::wait(int device, std::span<std::byte> notices, int patience) 
 
 Told Teller::Line::tell_alone(int device, std::span<std::byte> notices) const {
   if (is_cut_) return Told::kYes;
-  if (mounts_are_kept && has_ended()) return Told::kByNobody;
+  if (mounts_are_kept && mounts_are_kept() && has_ended()) return Told::kByNobody;
   return write_notices(device, notices);  // told twice does no harm
 }
 

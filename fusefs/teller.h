@@ -21,11 +21,13 @@ class Teller final {
  public:
   /// Starts that process; it ends with the caller's. To be called once, before the program has a second
   /// thread and what nobody else may keep open: the state directory's lock, sockets. Where mounts are not
-  /// `kept` for a next daemon, those end then for which it still waits, as the others do by themselves.
-  static Result<void> start(bool kept);
+  /// kept for a next daemon, those end then for which it still waits, as the others do by themselves.
+  /// `are_kept` is asked from any thread whether they still are.
+  static Result<void> start(bool (*are_kept)());
 
   /// Readable once that process has ended, though it should not have; to be borrowed, -1 where there is none.
-  /// Where mounts are kept nobody tells any more then, and the next daemon is needed, which tells everything.
+  /// Where mounts are kept nobody tells any more then, and the next daemon is needed, which tells everything;
+  /// elsewhere who tells waits for the kernel himself from then on.
   static int ending();
   /// To be called when it takes long: it may be dead, but for a thread that the kernel holds up.
   static void look_after();

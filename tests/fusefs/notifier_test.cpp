@@ -2,10 +2,16 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <future>
+#include <string>
 #include <vector>
 
 #include "tests/support/process.h"
@@ -17,6 +23,10 @@ namespace {
 using test::ChildProcess;
 
 constexpr int kWaiting = 8;  // so many that no more should
+
+bool are_not_kept() {
+  return false;
+}
 
 /// In place of a device: the kernel takes nothing from it until it is emptied.
 class FullPipe {
@@ -45,7 +55,7 @@ class FullPipe {
 
 /// Exits with 0, or with the number of what was not so.
 int tell_while_the_kernel_takes_nothing(const test::ScratchDirectory& scratch) {
-  if (!Teller::start(false)) return 1;
+  if (!Teller::start(are_not_kept)) return 1;
   auto state = SessionState::open(scratch / "state", scratch / "going", Start::kAnew);
   if (!state) return 2;
   FullPipe pipe;
@@ -71,11 +81,41 @@ TEST(NotifierTest, LinksAreToldHoweverLongOthersWait) {
   EXPECT_EQ(daemon.join(), 0);
 }
 
+/// Kills the teller of this process, and waits for that.
+bool kill_teller() {
+  const auto self = std::to_string(::getpid());
+  pid_t teller = -1;
+  std::ifstream("/proc/self/task/" + self + "/children") >> teller;
+  pollfd end{Teller::ending(), POLLIN, 0};
+  return teller > 0 && ::kill(teller, SIGKILL) == 0 && ::poll(&end, 1, -1) == 1;
+}
+
+// A daemon whose keeper has died is the last one: nobody will tell what it leaves to the next.
+TEST(NotifierTest, TheKernelIsToldWithoutATellerOnceNobodyKeepsTheMounts) {
+  const test::ScratchDirectory scratch("notifier");
+  ChildProcess daemon([&](ChildProcess&) {
+    static std::atomic<bool> is_kept = true;
+    if (!Teller::start([] { return is_kept.load(); })) return 1;
+    auto state = SessionState::open(scratch / "state", scratch / "going", Start::kAnew);
+    const FileDescriptor device(
+        ::open((scratch / "device").c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    if (!state || !device || !kill_teller()) return 2;
+    Notifier notifier;
+    notifier.start(device.get(), scratch.path(), *state);
+    if (notifier.inode_now(kRootNode) || std::filesystem::file_size(scratch / "device") != 0) return 3;
+    is_kept = false;
+    if (!notifier.inode_now(kRootNode) || std::filesystem::file_size(scratch / "device") == 0) return 4;
+    const std::array<NodeId, 1> links{kRootNode};
+    return notifier.links_now(links) ? 0 : 5;
+  });
+  EXPECT_EQ(daemon.join(), 0);
+}
+
 TEST(NotifierTest, LinksThatAreNotToldBeforeTheEndAreSaidNotToBe) {
   const test::ScratchDirectory scratch("notifier");
   ChildProcess daemon([&](ChildProcess&) {
     auto state = SessionState::open(scratch / "state", scratch / "going", Start::kAnew);
-    if (!Teller::start(false) || !state) return 1;
+    if (!Teller::start(are_not_kept) || !state) return 1;
     FullPipe pipe;
     Notifier notifier;
     notifier.start(pipe.device(), scratch.path(), *state);

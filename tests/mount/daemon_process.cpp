@@ -52,7 +52,7 @@ std::string answer(fusefs::SessionMount& driver, const SessionPlace& place, cons
 
 int serve(ChildProcess& self, SessionPlace& place, const Session::Adjust& adjust, bool fresh,
           FileDescriptor device) {
-  if (auto started = fusefs::Teller::start(true); !started) {
+  if (auto started = fusefs::Teller::start([] { return true; }); !started) {
     self.send("failed: " + started.error().message);
     return 1;
   }

@@ -124,6 +124,28 @@ TEST_F(DaemonLives, AreUnmountedByAHangUpOnceTheKeeperIsGone) {
   EXPECT_TRUE(comes_true([&] { return !std::filesystem::exists(mount("s1")); }));
 }
 
+TEST_F(DaemonLives, AreShownAsTheyAreWithoutTheKeeperAndTheTeller) {
+  start({"--keeper"});
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/f", "first");
+  EXPECT_EQ(read(mount("s1") / "outputs/f"), "first");
+  const pid_t serving = serving_pid();
+  const auto number = std::to_string(serving);
+  pid_t teller = -1;
+  std::ifstream("/proc/" + number + "/task/" + number + "/children") >> teller;
+  signal(SIGKILL);
+  EXPECT_EQ(wait_for_end(), -1);
+  ASSERT_TRUE(comes_true([&] { return ask("GET", "/v1/health").json()["kept_by"] == "nobody"; }));
+  ASSERT_GT(teller, 1);
+  ASSERT_EQ(::kill(teller, SIGKILL), 0);
+  ASSERT_TRUE(
+      comes_true([&] { return log().find("tells the kernel what to forget has ended") != log().npos; }));
+  EXPECT_EQ(ask("PUT", "/v1/sessions/s1/files/outputs/f", "second, longer").status / 100, 2);
+  EXPECT_EQ(read(mount("s1") / "outputs/f"), "second, longer");
+  ASSERT_EQ(::kill(serving, SIGTERM), 0);
+  EXPECT_TRUE(comes_true([&] { return !std::filesystem::exists(mount("s1")); }));
+}
+
 TEST_F(DaemonLives, OutliveAHangUpOfTheProcessThatServes) {
   start({"--keeper"});
   for (int sessions = 0; sessions < 2; ++sessions) {  // also where nothing is mounted

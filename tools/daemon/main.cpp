@@ -35,7 +35,8 @@ int run(int argc, char** argv) {
   if (options->version) return std::cout << "okcvmd " << OKCVM_VERSION << "\n", 0;
   if (options->print_config) return print_config(*options, std::cout), 0;
   if (options->keeper) return run_keeper(argv, options->run_dir);
-  if (auto started = okcvm::fusefs::Teller::start(ServiceManager().is_there()); !started) {
+  static const ServiceManager manager;
+  if (auto started = okcvm::fusefs::Teller::start([] { return manager.is_there(); }); !started) {
     std::cerr << "okcvmd: " << started.error().message << "\n";
     return 1;
   }

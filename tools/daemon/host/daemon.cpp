@@ -231,7 +231,7 @@ class Running {
     teller_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
       if (error) return;
       log_error("the process that tells the kernel what to forget has ended{}",
-                manager_.is_there() ? ": the next daemon will have one" : "");
+                manager_.is_there() ? ": the next daemon will have one" : ": this daemon tells it by itself");
       if (manager_.is_there()) ::kill(::getpid(), SIGHUP);
     });
   }
