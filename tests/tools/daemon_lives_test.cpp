@@ -223,6 +223,22 @@ TEST_F(DaemonLives, OfOneStateDirectoryHaveOneDaemon) {
   EXPECT_THAT(said, ::testing::HasSubstr("pid " + std::to_string(serving_pid())));
 }
 
+/// A mount that is refused clears away what one that is gone may have left to its next daemon.
+TEST_F(DaemonLives, OfOneRunDirectoryHaveOneDaemon) {
+  start({"--keeper"});
+  create({{"id", "s1"}});
+  std::filesystem::create_directory(root_ / "other-mnt");
+  const auto [status, said] = start_in_vain({"--state-dir", root_ / "other-state", "--mount-root",
+                                             root_ / "other-mnt", "--socket", root_ / "other.sock"});
+  EXPECT_EQ(status, 1);
+  EXPECT_THAT(said, ::testing::HasSubstr("pid " + std::to_string(serving_pid())));
+  EXPECT_THAT(said, ::testing::HasSubstr("use another --run-dir"));
+  kill_daemon();
+  EXPECT_EQ(ask("GET", "/v1/health").json()["affected"].size(), 0u);
+  EXPECT_EQ(stop(), 0);
+  start({"--state-dir", root_ / "other-state"});  // once it is free
+}
+
 TEST_F(DaemonLives, AreNotServedFromADamagedRegistry) {
   std::filesystem::create_directories(root_ / "state");
   std::filesystem::permissions(root_ / "state", std::filesystem::perms(0700));

@@ -12,10 +12,10 @@
 namespace okcvm::test {
 namespace {
 
-using daemon::StateLock;
+using daemon::DirectoryLock;
 using ::testing::HasSubstr;
 
-class TheStateLock : public ::testing::Test {
+class TheLock : public ::testing::Test {
  protected:
   static constexpr std::size_t kLargeMemory = std::size_t{1} << 27;
 
@@ -28,7 +28,7 @@ class TheStateLock : public ::testing::Test {
   ScratchDirectory state_{"state-lock"};
   ChildProcess holder_{[this](ChildProcess& self) {
     const std::string memory(kLargeMemory, 'x');
-    const auto lock = StateLock::take(state_.path());
+    const auto lock = DirectoryLock::take(state_.path(), "--state-dir");
     const auto socket = daemon::listen_at(state_ / "control.sock");
     if (!lock || !socket) return 1;
     self.signal();
@@ -37,21 +37,22 @@ class TheStateLock : public ::testing::Test {
   }};
 };
 
-TEST_F(TheStateLock, IsRefusedWhileAProcessHasIt) {
+TEST_F(TheLock, IsRefusedWhileAProcessHasIt) {
   start_holder();
-  const auto lock = StateLock::take(state_.path());
+  const auto lock = DirectoryLock::take(state_.path(), "--state-dir");
   ASSERT_FALSE(lock);
   EXPECT_EQ(lock.error().code, Code::kBusy);
   EXPECT_THAT(lock.error().message, HasSubstr("pid " + std::to_string(holder_.pid())));
+  EXPECT_THAT(lock.error().message, HasSubstr("use another --state-dir"));
 }
 
-TEST_F(TheStateLock, IsTakenFromAProcessThatWasKilledAMomentAgo) {
+TEST_F(TheLock, IsTakenFromAProcessThatWasKilledAMomentAgo) {
   start_holder();
   holder_.kill(SIGKILL);
-  EXPECT_OK(StateLock::take(state_.path()) ? 0 : -1);
+  EXPECT_OK(DirectoryLock::take(state_.path(), "--state-dir") ? 0 : -1);
 }
 
-TEST_F(TheStateLock, AndTheControlSocket) {
+TEST_F(TheLock, AndTheControlSocket) {
   start_holder();
   EXPECT_FALSE(daemon::listen_at(state_ / "control.sock"));
   holder_.kill(SIGKILL);

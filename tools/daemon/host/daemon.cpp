@@ -280,8 +280,11 @@ Result<void> run(const Options& options, Backends backends) {
                 options.run_dir.string());
   if (!may_lease_files_of_others())
     log_warning("CAP_LEASE is missing: snapshots read again each time what was ever open for writing");
-  auto lock = StateLock::take(options.state_dir);
-  if (!lock) return fail(lock.error());
+  auto state_lock = DirectoryLock::take(options.state_dir, "--state-dir");
+  if (!state_lock) return fail(state_lock.error());
+  // What mounts of another daemon leave to its next would be taken for what a dead one left.
+  auto run_lock = DirectoryLock::take(options.run_dir / "sessions", "--run-dir");
+  if (!run_lock) return fail(run_lock.error());
 
   const ServiceManager manager;
   auto inherited = ServiceManager::take_inherited();

@@ -205,8 +205,8 @@ bool is_in_memory(const std::filesystem::path& directory) {
          (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
 }
 
-Result<StateLock> StateLock::take(const std::filesystem::path& state_dir) {
-  const auto path = state_dir / "okcvmd.lock";
+Result<DirectoryLock> DirectoryLock::take(const std::filesystem::path& directory, std::string_view option) {
+  const auto path = directory / "okcvmd.lock";
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return fail_errno(errno, "cannot open " + path.string());
   std::array<char, 32> text{};
@@ -216,8 +216,8 @@ Result<StateLock> StateLock::take(const std::filesystem::path& state_dir) {
     const auto size = ::pread(file.get(), text.data(), text.size() - 1, 0);
     const std::string pid(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
     if (!wait_for_end(pid, since))
-      return fail(Code::kBusy,
-                  "the state directory " + state_dir.string() + " is held by another okcvmd, pid " + pid);
+      return fail(Code::kBusy, directory.string() + " is held by another okcvmd, pid " + pid +
+                                   ": stop that one, or use another " + std::string(option));
   }
   // The pid is there to be told. On a full disk, or at a quota, there may be no room for it, nor for making
   // the file shorter, and programs in live mounts wait all the same; what room it has is not given up in
@@ -225,7 +225,7 @@ Result<StateLock> StateLock::take(const std::filesystem::path& state_dir) {
   const int size = std::snprintf(text.data(), text.size(), "%d", ::getpid());
   const bool is_written = ::pwrite(file.get(), text.data(), static_cast<std::size_t>(size), 0) == size;
   [[maybe_unused]] const int cut = ::ftruncate(file.get(), is_written ? size : 0);
-  return StateLock(std::move(file));
+  return DirectoryLock(std::move(file));
 }
 
 Result<FileDescriptor> listen_at(const std::filesystem::path& path) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
@@ -24,14 +25,15 @@ bool is_in_memory(const std::filesystem::path& directory);
 /// tell that it is not mapped any more: each snapshot reads it again.
 bool may_lease_files_of_others();
 
-/// Keeps a second daemon off a state directory for as long as it lives. Move-only.
-class StateLock final {
+/// Keeps a second daemon off a directory for as long as it lives. Move-only.
+class DirectoryLock final {
  public:
-  /// `busy`, naming the process that has it; one that was killed and is on its way out is waited for.
-  static Result<StateLock> take(const std::filesystem::path& state_dir);
+  /// `busy`, naming the process that has it, and the option that says where else to go; one that was killed
+  /// and is on its way out is waited for.
+  static Result<DirectoryLock> take(const std::filesystem::path& directory, std::string_view option);
 
  private:
-  explicit StateLock(FileDescriptor file) : file_(std::move(file)) {}
+  explicit DirectoryLock(FileDescriptor file) : file_(std::move(file)) {}
   FileDescriptor file_;
 };
 
