@@ -322,6 +322,23 @@ TEST_F(RegistryTest, RefusesANewerVersionUntouched) {
   EXPECT_EQ(bytes(), before);
 }
 
+TEST_F(RegistryTest, IsOpenedWhileSomebodyElseWritesToIt) {
+  ASSERT_TRUE(open()->insert(example("a1")));
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open(file_.c_str(), &other), SQLITE_OK);
+  const auto run = [&](const char* sql) { return sqlite3_exec(other, sql, nullptr, nullptr, nullptr); };
+  EXPECT_EQ(run("BEGIN IMMEDIATE; UPDATE sessions SET agent = 'other'"), SQLITE_OK);
+  if (const auto registry = open()) {
+    EXPECT_EQ(registry->load()->sessions.at(0).agent, "a1");
+    EXPECT_EQ(run("COMMIT"), SQLITE_OK);
+    EXPECT_TRUE(registry->insert(example("a2")));
+  }
+  sqlite3_close(other);
+  const auto loaded = open()->load();
+  ASSERT_EQ(loaded->sessions.size(), 2u);
+  EXPECT_EQ(loaded->sessions.front().agent, "other");
+}
+
 TEST_F(RegistryTest, IsRootsAlone) {
   open();
   EXPECT_EQ(std::filesystem::status(file_).permissions(),

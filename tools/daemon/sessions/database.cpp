@@ -16,6 +16,7 @@
 namespace okcvm::daemon {
 namespace {
 
+constexpr int kPatienceMilliseconds = 5000;
 constexpr off_t kLogSize = 1024 * 1024;
 // 240 pages of 4 KiB fill the log, which gives back what a large change took beyond that. What is removed is
 // not written over: that would take as long as writing it did, and everybody waits for it.
@@ -128,7 +129,7 @@ Result<Database> Database::open_as(const std::filesystem::path& file, int newest
   Database database(connection);
   if (opened != SQLITE_OK) return fail(error_of(connection, "cannot open"));
   sqlite3_extended_result_codes(connection, 0);
-  sqlite3_busy_timeout(connection, 5000);
+  sqlite3_busy_timeout(connection, kPatienceMilliseconds);
   // Until it is known to be ours, closing must not fold a log into the file.
   sqlite3_db_config(connection, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
   sqlite3_db_config(connection, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
@@ -176,6 +177,11 @@ Result<void> Database::run(const char* sql) {
 }
 
 void Database::make_room_in_log() {
+  // Who writes to it just now makes its room himself, and is not to be written over.
+  sqlite3_busy_timeout(connection_.get(), 0);
+  const auto held = Transaction::begin(*this);
+  sqlite3_busy_timeout(connection_.get(), kPatienceMilliseconds);
+  if (!held) return;
   const char* file = sqlite3_db_filename(connection_.get(), "main");
   const FileDescriptor log(::open(sqlite3_filename_wal(file), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   struct stat status {};

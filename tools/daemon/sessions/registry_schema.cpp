@@ -68,6 +68,13 @@ constexpr std::array kSteps{
     R"(CREATE INDEX agents_by_thread ON agents (thread_id, id);)",
 };
 
+Result<std::size_t> version_of(Database& database) {
+  auto statement = database.prepare("PRAGMA user_version");
+  if (!statement) return fail(statement.error());
+  if (auto row = statement->step(); !row) return fail(row.error());
+  return static_cast<std::size_t>(statement->integer(0));
+}
+
 }  // namespace
 
 int newest_schema() {
@@ -75,20 +82,17 @@ int newest_schema() {
 }
 
 Result<void> migrate(Database& database) {
+  // Mostly there is nothing to do, and somebody else who writes just now keeps nobody from that.
+  auto version = version_of(database);
+  if (!version) return fail(version.error());
+  if (*version == kSteps.size()) return {};
   auto transaction = Database::Transaction::begin(database);
   if (!transaction) return fail(transaction.error());
-  std::size_t version = 0;
-  {
-    auto statement = database.prepare("PRAGMA user_version");
-    if (!statement) return fail(statement.error());
-    auto row = statement->step();
-    if (!row) return fail(row.error());
-    version = static_cast<std::size_t>(statement->integer(0));
-  }
-  if (version == kSteps.size()) return {};
-  for (; version < kSteps.size(); ++version)
-    if (auto done = database.run(kSteps[version]); !done) return done;
-  const std::string mark = "PRAGMA user_version = " + std::to_string(version);
+  version = version_of(database);
+  if (!version) return fail(version.error());
+  for (; *version < kSteps.size(); ++*version)
+    if (auto done = database.run(kSteps[*version]); !done) return done;
+  const std::string mark = "PRAGMA user_version = " + std::to_string(*version);
   if (auto done = database.run(mark.c_str()); !done) return done;
   return transaction->commit();
 }
