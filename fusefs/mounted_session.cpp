@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "fusefs/mount_point.h"
+#include "fusefs/stale_mounts.h"
 #include "fusefs/state_files.h"
 #include "policy/fault.h"
 
@@ -61,10 +62,14 @@ Result<std::unique_ptr<Workspace>> open_workspace(MountConfig& config) {
 }
 
 /// EUCLEAN if programs could not go on with what the former daemon left.
-Result<void> check_take_over(const MountConfig& config, const Workspace& workspace,
+Result<void> check_take_over(const MountConfig& config, int device, const Workspace& workspace,
                              const SessionState& state) {
-  // It may have died after it unmounted and before it could say so.
-  if (!mounted_at(config.mount_point)) return fail_errno(EUCLEAN, "it is not mounted any more");
+  if (!mounted_at(config.mount_point)) {
+    if (detach_served_through(device, config.mount_point.filename()))
+      return fail_errno(EUCLEAN, "it was mounted below another mount root");
+    // The former daemon may have died after it unmounted and before it could say so.
+    return fail_errno(EUCLEAN, "it is not mounted any more");
+  }
   if (!workspace.finds_inodes_again())
     return fail_errno(EUCLEAN, "its files are on a file system that cannot find them again (file handles)");
   // Calls that it had read would wait for ever, and with them who wants the locks they hold.
@@ -159,7 +164,8 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
   auto state = SessionState::open(state_of(StateFile::kState), state_of(StateFile::kGoing), start);
   if (!state) return fail(state.error());
   if (start == Start::kTakeOver)
-    if (auto usable = check_take_over(config, **workspace, *state); !usable) return fail(usable.error());
+    if (auto usable = check_take_over(config, device.get(), **workspace, *state); !usable)
+      return fail(usable.error());
   auto nodes = NodeTable::open(state_of(StateFile::kNodes), start);
   if (!nodes) return fail(nodes.error());
   ChangeLog::Config log;

@@ -14,7 +14,9 @@
 #include <climits>
 #include <cstdio>
 #include <memory>
+#include <utility>
 
+#include "fusefs/mount_point.h"
 #include "fusefs/session_mount.h"
 
 namespace okcvm::fusefs {
@@ -53,22 +55,40 @@ Service service_of(const char* mount_point, bool may_end) {
   return WIFEXITED(status) && WEXITSTATUS(status) == kDead ? Service::kNone : Service::kServed;
 }
 
+std::vector<std::filesystem::path> our_mount_points() {
+  std::vector<std::filesystem::path> paths;
+  const std::unique_ptr<FILE, int (*)(FILE*)> mounts(::setmntent("/proc/self/mounts", "re"), ::endmntent);
+  if (!mounts) return paths;
+  mntent row{};
+  std::array<char, 4 * PATH_MAX> text;  // of a row
+  while (::getmntent_r(mounts.get(), &row, text.data(), text.size()))
+    if (std::string_view(row.mnt_type) == kFileSystemType) paths.emplace_back(row.mnt_dir);
+  return paths;
+}
+
 }  // namespace
+
+bool detach_served_through(int device, const std::filesystem::path& name) {
+  const auto number = served_through(device);
+  if (!number) return false;
+  bool was_there = false;
+  for (const auto& path : our_mount_points()) {
+    if (path.filename() != name || mounted_at(path) != number) continue;
+    // By force, for what the kernel has still to write would wait for the daemon that is about to serve.
+    was_there |= ::umount2(path.c_str(), MNT_FORCE | MNT_DETACH | UMOUNT_NOFOLLOW) == 0;
+    ::rmdir(path.c_str());
+  }
+  return was_there;
+}
 
 std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_root,
                                              const std::filesystem::path& runtime_dir,
                                              const std::function<bool(std::string_view)>& is_ours) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> mounts(::setmntent("/proc/self/mounts", "re"), ::endmntent);
-  if (!mounts) return {};
   std::vector<std::filesystem::path> candidates;
-  mntent row{};
-  std::array<char, 4 * PATH_MAX> text;  // of a row
-  while (::getmntent_r(mounts.get(), &row, text.data(), text.size())) {
-    const std::filesystem::path path(row.mnt_dir);
-    if (std::string_view(row.mnt_type) == kFileSystemType && path.parent_path() == mount_root &&
-        path.filename().string().starts_with(kMountPrefix) && is_ours(path.filename().string()))
-      candidates.push_back(path);
-  }
+  for (auto& path : our_mount_points())
+    if (path.parent_path() == mount_root && path.filename().string().starts_with(kMountPrefix) &&
+        is_ours(path.filename().string()))
+      candidates.push_back(std::move(path));
   std::vector<std::string> detached;
   for (const auto& path : candidates) {
     const auto id = SessionId::parse(path.filename().string().substr(kMountPrefix.size()));

@@ -146,6 +146,39 @@ TEST_F(DaemonLives, AreShownAsTheyAreWithoutTheKeeperAndTheTeller) {
   EXPECT_TRUE(comes_true([&] { return !std::filesystem::exists(mount("s1")); }));
 }
 
+/// Whether the kernel tells which file system a descriptor serves.
+bool tells_what_is_served(pid_t daemon) {
+  std::error_code ignored;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(daemon) + "/fdinfo", ignored)) {
+    std::ifstream lines(entry.path());
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("fuse_connection:")) return true;
+  }
+  return false;
+}
+
+TEST_F(DaemonLives, LeaveAMountRootThatIsNoLongerTheirs) {
+  std::filesystem::create_directory(root_ / "other");
+  std::filesystem::create_directory_symlink(root_ / "mnt", root_ / "link");
+  start({"--keeper", "--mount-root", root_ / "link"});
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/f", "bytes");
+  const pid_t before = serving_pid();
+  if (!tells_what_is_served(before))
+    GTEST_SKIP() << "this kernel does not tell what a descriptor serves (Linux 6.17 does)";
+  std::filesystem::remove(root_ / "link");
+  std::filesystem::create_directory_symlink(root_ / "other", root_ / "link");
+  signal(SIGHUP);
+  ASSERT_TRUE(comes_true([&] { return serving_pid() != before; }));
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "mnt"));
+  EXPECT_EQ(read(root_ / "other/okcvm-s1/outputs/f"), "bytes");
+  EXPECT_THAT(ask("GET", "/v1/health").json()["affected"][0]["reason"].get<std::string>(),
+              ::testing::HasSubstr("another mount root"));
+  EXPECT_EQ(stop(), 0);
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "other"));
+}
+
 TEST_F(DaemonLives, OutliveAHangUpOfTheProcessThatServes) {
   start({"--keeper"});
   for (int sessions = 0; sessions < 2; ++sessions) {  // also where nothing is mounted
