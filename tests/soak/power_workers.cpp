@@ -242,7 +242,7 @@ std::string store_mapped(const Worker& worker) {
     return is_there(worker.failed) ? "" : "the file cannot be made";
   char* const memory =
       static_cast<char*>(::mmap(nullptr, kMapped, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
-  if (memory == MAP_FAILED) return "mmap";
+  if (memory == MAP_FAILED) return is_there(worker.failed) ? "" : "the file cannot be mapped";
   return repeat(worker, [&](unsigned long number, Notes& notes) {
     if ((number + 1) * kRecord > kMapped) return true;
     std::memcpy(memory + number * kRecord, record_of(number).data(), kRecord);

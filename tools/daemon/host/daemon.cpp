@@ -283,7 +283,7 @@ Result<void> run(const Options& options, Backends backends) {
   auto state_lock = DirectoryLock::take(options.state_dir, "--state-dir");
   if (!state_lock) return fail(state_lock.error());
   // What mounts of another daemon leave to its next would be taken for what a dead one left.
-  auto run_lock = DirectoryLock::take(options.run_dir / "sessions", "--run-dir");
+  auto run_lock = DirectoryLock::take(options.run_dir, "--run-dir");
   if (!run_lock) return fail(run_lock.error());
 
   const ServiceManager manager;
