@@ -127,9 +127,10 @@ int DaemonProcess::serve_until_end_of(pid_t other, const std::function<void()>& 
     ::poll(waiting.data(), waiting.size(), -1);
     if (waiting[1].revents) {
       process_->join();
-      ++takeovers;
-      meanwhile();
-      while (!take_over() && takeovers < kMostDeaths) ++takeovers;  // it may die at once
+      do {
+        ++takeovers;
+        meanwhile();
+      } while (!take_over() && takeovers < kMostDeaths);  // it may die at once
       continue;
     }
     return takeovers;

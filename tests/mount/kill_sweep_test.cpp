@@ -193,7 +193,7 @@ class KilledCaller : public Sweep {
  protected:
   void expect_shown(const Call& call) {
     for (int n = 1;; ++n)
-      for (int next = 1; next <= 4; ++next) {
+      for (int next = 1; next <= 6; ++next) {
         const auto where = std::string(call.name) + std::to_string(n) + "and" + std::to_string(next);
         SCOPED_TRACE(where);
         prepare(call, outputs() / where);

@@ -264,29 +264,5 @@ TEST_F(Races, ALinkCanBeReadRightAfterItMovedDeeper) {
   }
 }
 
-TEST_F(Races, ALinkThatStaysCanBeReadWhileOthersMoveDeeper) {
-  constexpr int kLinks = 20'000;
-  std::filesystem::create_directories(here() / "x/y");
-  std::filesystem::create_directories(here() / "p/q");
-  std::filesystem::create_directory(here() / "moves");
-  std::atomic<bool> is_done{false};
-  std::thread mover([&] {
-    const auto up = here() / "moves", down = here() / "x/y/moves";
-    while (!is_done) {
-      EXPECT_OK(::rename(up.c_str(), down.c_str()));
-      EXPECT_OK(::rename(down.c_str(), up.c_str()));
-    }
-  });
-  const auto link = here() / "p/q/link";
-  struct stat status {};
-  for (int round = 0; round < kLinks && !HasFailure(); ++round) {
-    EXPECT_OK(::symlink("../../x", link.c_str()));
-    EXPECT_OK(::stat(link.c_str(), &status));
-    EXPECT_OK(::unlink(link.c_str()));
-  }
-  is_done = true;
-  mover.join();
-}
-
 }  // namespace
 }  // namespace okcvm::test
