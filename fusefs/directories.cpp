@@ -34,6 +34,8 @@ Result<std::shared_ptr<const Directory>> Directories::open(NodeId id) {
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   if (!node->is_directory()) return fail_errno(ENOTDIR);
+  // Removed, or another node by now: what is done in it must not be done by two.
+  if (node->dead && rule_of(node->zone).snapshotted) return fail_errno(ENOENT);
 
   auto file = is_zone_directory(id) ? workspace_.open_zone(node->zone)
                                     : workspace_.open(*node, O_RDONLY | O_DIRECTORY);

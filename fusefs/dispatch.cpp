@@ -38,11 +38,22 @@ void on_forget_multi(fuse_req_t request, std::size_t count, fuse_forget_data* fo
   fuse_reply_none(request);
 }
 
+/// What a link may say depends on how deep it is for the kernel. The kernel's look-ups need a thread
+/// meanwhile.
+void let_be_found(fuse_req_t request, NodeId id) {
+  auto& dispatcher = dispatcher_of(request);
+  if (!dispatcher.operations.is_misplaced(id)) return;
+  const Channel::Waiting waiting(dispatcher.channel);
+  dispatcher.operations.let_be_found(id);
+}
+
 // Not gated: the kernel holds a page lock meanwhile, which an invalidation would wait for.
 void on_readlink(fuse_req_t request, fuse_ino_t id) {
-  answer(
-      request, [=] { return dispatcher_of(request).operations.read_link_of_kernel(node(id)); },
-      [=](const std::string& text) { fuse_reply_readlink(request, text.c_str()); });
+  const auto read = [=] {
+    let_be_found(request, node(id));
+    return dispatcher_of(request).operations.read_link_of_kernel(node(id));
+  };
+  answer(request, read, [=](const std::string& text) { fuse_reply_readlink(request, text.c_str()); });
 }
 
 void on_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
@@ -64,9 +75,11 @@ void on_mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
 void on_symlink(fuse_req_t request, const char* text, fuse_ino_t parent, const char* name) {
   const auto handout = hand_out(request);
   const auto who = asker(request, handout.change());
-  answer(request,
-         gated(request, [=](Operations& fs) { return fs.make_symlink(who, node(parent), name, text); }),
-         reply_entry(request));
+  const auto make = [=] {
+    let_be_found(request, node(parent));
+    return gated(request, [=](Operations& fs) { return fs.make_symlink(who, node(parent), name, text); })();
+  };
+  answer(request, make, reply_entry(request));
 }
 
 void on_link(fuse_req_t request, fuse_ino_t id, fuse_ino_t parent, const char* name) {

@@ -40,6 +40,8 @@ static_assert(sizeof(NodeRecord) == 160);
 
 /// In place of `trust`: NodeTable::set_misplaced().
 inline constexpr std::uint32_t kMisplaced = 0;
+/// In place of it: to be verified before it is trusted, whenever that is.
+inline constexpr std::uint32_t kUnverified = ~std::uint32_t{0};
 
 /// Whether the numbers in a record are such that it can be used.
 bool is_sound(const NodeRecord& record, std::uint32_t slot);

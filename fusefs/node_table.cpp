@@ -448,7 +448,7 @@ bool NodeTable::is_covered(NodeId id, std::uint32_t epoch) const {
   MutexLock lock(mutex_);
   if (header_of(region_).uncovered_epoch == epoch) return false;
   Circle circle;
-  for (const NodeRecord* row = live_record(id); row && !circle.closes_at(row);
+  for (const NodeRecord* row = live_record(id); row && !row->dead && !circle.closes_at(row);
        row = live_record(NodeId{row->parent})) {
     if (row->coverage_epoch == epoch) return row->coverage == Coverage::kWhole;
     if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)})) return false;

@@ -94,6 +94,8 @@ class NodeTable {
   void drop_last_status(NodeId id) EXCLUDES(mutex_);
   /// What the host has put where this node was known, or has taken elsewhere, gets another node.
   void part_with(NodeId id) EXCLUDES(mutex_);
+  /// The same of a directory and every directory and link below it, which are answered.
+  std::vector<NodeId> part_with_all(NodeId top) EXCLUDES(mutex_);
   /// Inodes may have been replaced behind our back: verify every node by its handle before it is trusted
   /// again.
   void distrust_all() EXCLUDES(mutex_);
@@ -142,7 +144,7 @@ class NodeTable {
   /// another node; a directory stays the same one.
   void set_misplaced(NodeId id) EXCLUDES(mutex_);
   bool is_misplaced(NodeId id) const EXCLUDES(mutex_);
-  /// The directories that are, at or above this one.
+  /// The directories that are, at or above a node.
   std::vector<NodeId> misplaced_from(NodeId id) const EXCLUDES(mutex_);
   /// How often something was misplaced so far.
   std::uint64_t misplacements() const EXCLUDES(mutex_);

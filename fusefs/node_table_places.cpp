@@ -11,6 +11,13 @@
 #include "fusefs/node_table.h"
 
 namespace okcvm::fusefs {
+namespace {
+
+bool is_misplaced_directory(const NodeRecord& row) {
+  return row.trust == kMisplaced && row.type == S_IFDIR >> 12;
+}
+
+}  // namespace
 
 /// From a node up to a fixed one: visits all before it, and answers how deep the first is.
 template <typename Visitor>
@@ -31,7 +38,7 @@ std::optional<std::size_t> NodeTable::depth(NodeId id) const {
   MutexLock lock(mutex_);
   std::optional<std::size_t> least;  // wherever they are that are misplaced
   const auto depth = climb(id, [&](const NodeRecord& row, std::size_t steps) {
-    if (row.trust == kMisplaced) least = std::min(least.value_or(steps + kLeast), steps + kLeast);
+    if (is_misplaced_directory(row)) least = std::min(least.value_or(steps + kLeast), steps + kLeast);
   });
   return least && (!depth || *least < *depth) ? least : depth;
 }
@@ -40,7 +47,7 @@ std::vector<NodeId> NodeTable::misplaced_from(NodeId id) const {
   std::vector<NodeId> ids;
   MutexLock lock(mutex_);
   climb(id, [&](const NodeRecord& row, std::size_t) {
-    if (row.trust == kMisplaced) ids.push_back(NodeId{row.id.load(std::memory_order_relaxed)});
+    if (is_misplaced_directory(row)) ids.push_back(NodeId{row.id.load(std::memory_order_relaxed)});
   });
   return ids;
 }
@@ -121,6 +128,19 @@ std::vector<NodeId> NodeTable::links_from(NodeId top) const {
   return links;
 }
 
+std::vector<NodeId> NodeTable::part_with_all(NodeId top) {
+  std::vector<NodeId> ids;
+  MutexLock lock(mutex_);
+  const auto add = [&](const NodeRecord& row) {
+    if (!row.dead && (row.type == S_IFDIR >> 12 || row.type == S_IFLNK >> 12))
+      ids.push_back(NodeId{row.id.load()});
+  };
+  if (const NodeRecord* row = live_record(top)) add(*row);
+  visit_below(top, add);
+  for (const NodeId id : ids) oust(id.slot());
+  return ids;
+}
+
 std::vector<NodeId> NodeTable::all_of(const InodeKey& key) const {
   std::vector<NodeId> ids;
   MutexLock lock(mutex_);
@@ -150,7 +170,7 @@ std::uint64_t NodeTable::misplacements() const {
 void NodeTable::set_found(NodeId id, std::uint64_t misplacements) {
   MutexLock lock(mutex_);
   NodeRecord* row = live_record(id);
-  if (row && row->trust == kMisplaced && misplacements == misplacements_) row->trust = trust_;
+  if (row && row->trust == kMisplaced && misplacements == misplacements_) row->trust = kUnverified;
 }
 
 std::vector<Node> NodeTable::directories() const {

@@ -65,20 +65,18 @@ void Notifier::run() {
     if (is_cut_) return;
     std::vector<std::byte> messages;
     std::uint64_t count = 0;
-    std::function<void()> then;
-    bool only_if_found = false;
+    std::function<void(bool)> then;
     while (!queue_.empty() && !then) {
       const auto bytes = message_of(queue_.front());
       if (messages.size() + bytes.size() > Teller::kMost) break;
       messages.insert(messages.end(), bytes.begin(), bytes.end());
       then = std::move(queue_.front().then);
-      only_if_found = queue_.front().manner == Manner::kLookUp;
       queue_.pop_front();
       ++count;
     }
     lock.unlock();
     const bool told = tell(std::move(messages));
-    if (then && (told || !only_if_found)) then();
+    if (then) then(told);
     lock.lock();
     told_ += count;
     changed_.notify_all();

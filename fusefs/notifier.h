@@ -39,8 +39,8 @@ class Notifier final : public Invalidator {
   void renamed(NodeId parent, const std::string& name) override {
     push({parent, name, Manner::kExpireOrDrop});
   }
-  void look_up(const RelPath& path, std::uint64_t inode, std::function<void()> found) override {
-    push({kRootNode, path.text(), Manner::kLookUp, std::move(found), inode});
+  void look_up(const RelPath& path, std::uint64_t inode, std::function<void(bool)> then) override {
+    push({kRootNode, path.text(), Manner::kLookUp, std::move(then), inode});
   }
   void inode(NodeId id) override { push({id, {}, Manner::kDrop}); }
   /// Waits as drain() does.
@@ -48,7 +48,7 @@ class Notifier final : public Invalidator {
   [[nodiscard]] bool links_now(std::span<const NodeId> ids) override;
   void attributes_now(NodeId id) override;
   void after_changes_in(NodeId directory, std::function<void()> then) override {
-    push({directory, {}, Manner::kDrop, std::move(then)});
+    push({directory, {}, Manner::kDrop, [then = std::move(then)](bool) { then(); }});
   }
   /// Waits until everything asked for before was told, but not for a program that keeps a directory locked:
   /// where nothing could be told for a while the rest is told when it can be, at the latest by the next
@@ -71,8 +71,8 @@ class Notifier final : public Invalidator {
     NodeId node;
     std::string name;  // empty: the inode itself; a path from the root, to be looked up
     Manner manner;
-    std::function<void()> then = {};  // after_changes_in(), look_up()
-    std::uint64_t inode = 0;          // look_up()
+    std::function<void(bool told)> then = {};  // after_changes_in(), look_up()
+    std::uint64_t inode = 0;                   // look_up()
   };
   void push(Notice notice);
   void have_thread();

@@ -85,9 +85,9 @@ class Invalidator {
   /// looked up: until then, who stands in it goes on there.
   virtual void renamed(NodeId parent, const std::string& name) = 0;
   /// Has the kernel look for what stands at a path, once it was told what was asked for before: it learns
-  /// that a directory which it knew by another name is there now. Calls `found`, from another thread, if it
-  /// finds this inode there, by the number that it is shown with.
-  virtual void look_up(const RelPath& path, std::uint64_t inode, std::function<void()> found) = 0;
+  /// that a directory which it knew by another name is there now. Calls `then`, from another thread, with
+  /// whether it found this inode there, by the number that it is shown with.
+  virtual void look_up(const RelPath& path, std::uint64_t inode, std::function<void(bool)> then) = 0;
   /// Attributes, and all pages: data, listing or link text.
   virtual void inode(NodeId id) = 0;
   /// The same, done when it returns true: that waits for the answers to READs, WRITEs and READLINKs of it
@@ -157,10 +157,15 @@ class Operations {
   std::optional<NodeId> take_in(NodeId parent, const char* name);
   /// After a daemon died while it changed the workspace, before requests are answered: does that for all.
   void take_in_all();
-  /// Has the kernel look for a directory where it is now, once it was told what was asked for before.
-  void have_found(NodeId directory);
+  /// Has the kernel look for a directory where it is now, once it was told what was asked for before. False:
+  /// it is not known where that is.
+  bool have_found(NodeId directory);
   /// The same for all that the former daemon took in.
   void have_misplaced_found();
+  /// Whether the kernel may have a directory, one above it, or one that a link is in, where it is no more.
+  bool is_misplaced(NodeId id) const { return !nodes_.misplaced_from(id).empty(); }
+  /// Waits until it has found them, though not long: that may depend on who waits.
+  void let_be_found(NodeId id);
 
   Result<std::string> read_link(NodeId id);
   /// The same for the kernel, which may still have the link where it stood before a rename: ESTALE has it
@@ -387,9 +392,6 @@ class Operations {
   bool stays_in(const Node& link, std::string_view text, const struct stat& status);
   /// Takes in a directory, or parts with it: whether the former.
   bool may_go_on(NodeId directory);
-  /// Waits until the kernel has found those at or above this one, though not long: that may depend on who
-  /// waits.
-  void let_be_found(NodeId directory);
   /// To be called before what is known of a link or directory goes to another directory with its name.
   void note_deeper_move(const InodeKey& moved, mode_t mode, const Directory& from, const Directory& to);
   /// The kernel keeps link texts. Where a link, or a directory with links in it, has come nearer to the root,
@@ -456,7 +458,8 @@ class Operations {
   SteadyAttributes steady_attributes_;
   DeeperMoves deeper_moves_;
   std::mutex finding_mutex_;
-  std::condition_variable found_;  // a directory, by the kernel
+  std::condition_variable found_;           // a directory, by the kernel, or not
+  std::map<NodeId, std::uint64_t> sought_;  // which it looks for, and how many were misplaced by then
   // Passed while a change is noted under its path, or an inode where it was found; closed while names move:
   // what is noted after a rename was noted must be named as it is after that.
   Gate moves_;

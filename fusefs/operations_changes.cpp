@@ -170,7 +170,6 @@ Result<Entry> Operations::make_symlink(const Request& request, NodeId parent, co
   auto directory = nodes_.find(parent);
   if (!directory) return fail(directory.error());
   if (const int error = rule_of(directory->zone).write_error) return deny("symlink", parent, name, error);
-  let_be_found(parent);
   if (!link_allowed(text, directory->zone, nodes_.depth(parent))) return deny("symlink", parent, name, EPERM);
   auto place = place_for_change(parent, name, "symlink");
   if (!place) return fail(place.error());

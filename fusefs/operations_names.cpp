@@ -286,7 +286,8 @@ void Operations::note_deeper_move(const InodeKey& moved, mode_t mode, const Dire
   const auto id = nodes_.id_of(moved);
   const auto former_depth = nodes_.depth(from.id);
   const auto depth = nodes_.depth(to.id);
-  if (!id || (depth && former_depth && *depth <= *former_depth)) return;
+  const bool is_certain = depth && former_depth && nodes_.misplaced_from(to.id).empty();
+  if (!id || (is_certain && *depth <= *former_depth)) return;
   if (S_ISLNK(mode)) {
     // One that may stand anywhere may have several names, which must stay one node.
     const auto node = nodes_.find(*id);
@@ -303,7 +304,6 @@ Result<std::string> Operations::read_link_of_kernel(NodeId id) {
   constexpr int kMostLooks = 100;  // while others move
   const auto node = nodes_.find(id);
   if (!node) return fail(node.error());
-  let_be_found(node->parent);
   for (int i = 0; i < kMostLooks; ++i) {
     const auto begun = deeper_moves_.begun();
     struct stat status {};

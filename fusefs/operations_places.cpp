@@ -29,9 +29,12 @@ bool Operations::may_go_on(NodeId directory) {
     return text && stays_in(*link, *text, status);
   });
   if (stay_in) return true;
-  nodes_.part_with(directory);
-  directories_.drop(directory);
-  listings_.drop(directory);
+  // All of it: what stayed the same below would be in two places, as deep as in the one and as linked as in
+  // the other.
+  for (const NodeId id : nodes_.part_with_all(directory)) {
+    directories_.drop(id);
+    listings_.drop(id);
+  }
   return false;
 }
 
@@ -62,18 +65,28 @@ void Operations::take_in_all() {
   }
 }
 
-void Operations::have_found(NodeId directory) {
+bool Operations::have_found(NodeId directory) {
+  const auto asked =
+      nodes_.misplacements();  // first: what is misplaced from here on has to be asked for anew
   const auto node = nodes_.find(directory);
   const auto path = node ? path_of(*node) : fail(node.error());
-  if (!path) return;
-  std::function<void()> found;
-  if (nodes_.is_misplaced(directory))
-    found = [this, directory, asked = nodes_.misplacements()] {
-      nodes_.set_found(directory, asked);
-      const std::lock_guard lock(finding_mutex_);
+  if (!path) return false;
+  std::function<void(bool)> then;
+  if (nodes_.is_misplaced(directory)) {
+    const std::lock_guard lock(finding_mutex_);
+    auto& sought = sought_[directory];
+    if (sought == asked) return true;
+    sought = asked;
+    then = [this, directory, asked](bool is_found) {
+      if (is_found) nodes_.set_found(directory, asked);
+      const std::lock_guard ending(finding_mutex_);
+      if (const auto at = sought_.find(directory); at != sought_.end() && at->second == asked)
+        sought_.erase(at);
       found_.notify_all();
     };
-  kernel_.look_up(*path, shown_inode(node->key.volume, node->key.inode), std::move(found));
+  }
+  kernel_.look_up(*path, shown_inode(node->key.volume, node->key.inode), std::move(then));
+  return true;
 }
 
 void Operations::have_misplaced_found() {
@@ -81,12 +94,12 @@ void Operations::have_misplaced_found() {
     if (nodes_.is_misplaced(node.id)) have_found(node.id);
 }
 
-void Operations::let_be_found(NodeId directory) {
-  const auto misplaced = nodes_.misplaced_from(directory);
-  if (misplaced.empty()) return;
-  for (const NodeId id : misplaced) have_found(id);
+void Operations::let_be_found(NodeId id) {
+  bool is_asked = false;
+  for (const NodeId directory : nodes_.misplaced_from(id)) is_asked |= have_found(directory);
+  if (!is_asked) return;
   std::unique_lock lock(finding_mutex_);
-  found_.wait_for(lock, kLongestWait, [&] { return nodes_.misplaced_from(directory).empty(); });
+  found_.wait_for(lock, kLongestWait, [&] { return !is_misplaced(id); });
 }
 
 }  // namespace okcvm::fusefs

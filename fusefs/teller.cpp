@@ -163,7 +163,17 @@ bool look_up(const char* mount_point, const char* path, std::uint64_t inode) {
   open_how how{};
   how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV;
-  const FileDescriptor found(static_cast<int>(::syscall(SYS_openat2, top.get(), path, &how, sizeof how)));
+  // ESTALE: somebody else renamed just then, and the kernel could not give what it found this name
+  // (d_splice_alias()).
+  constexpr int kTries = 100;
+  constexpr useconds_t kPause = 500;
+  int opened = -1;
+  for (int i = 0; i < kTries; ++i) {
+    opened = static_cast<int>(::syscall(SYS_openat2, top.get(), path, &how, sizeof how));
+    if (opened >= 0 || errno != ESTALE) break;
+    ::usleep(kPause);
+  }
+  const FileDescriptor found(opened);
   struct statx status {};
   constexpr int kFlags = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
   return found && ::statx(found.get(), "", kFlags, STATX_INO, &status) == 0 && status.stx_ino == inode;

@@ -301,8 +301,36 @@ TEST_F(LiveSnapshots, ADirectoryWithLinksThatMightLeadOutBecomesAnother) {
   EXPECT_EQ(read(in("outputs/a/b/c/d/link")), "inside");
   EXPECT_FALSE(std::filesystem::exists(in("uploads/d")));
   EXPECT_EQ(::openat(stand.get(), "link", O_RDONLY | O_CLOEXEC), -1);
-  EXPECT_EQ(::symlinkat("../../f", stand.get(), "made"), -1);
-  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(::symlinkat("../f", stand.get(), "made"), -1);
+  EXPECT_EQ(errno, ENOENT);
+}
+
+/// What is in it is another one, too: the kernel has the former ones where they were, and takes them along.
+TEST_F(LiveSnapshots, NothingLeadsOutOfADirectoryThatBecameAnother) {
+  write(root_ / "secret", "the host's");
+  std::filesystem::create_directories(in("outputs/v/w/x/y/d/e"));
+  std::filesystem::create_directories(in("outputs/a/b/c/q"));
+  const std::string out = "../../../../../secret";
+  ASSERT_EQ(::symlink(out.c_str(), in("outputs/v/w/x/y/d/link").c_str()), 0);
+  ASSERT_EQ(::symlink(("../" + out).c_str(), in("outputs/v/w/x/y/d/e/link").c_str()), 0);
+  const std::string first = snapshot("first");
+  std::filesystem::rename(in("outputs/v/w/x/y/d"), in("outputs/a/b/c/q/d"));
+  const auto stand = open_file(in("outputs/a/b/c/q/d"), O_RDONLY | O_DIRECTORY);
+  const auto below = open_file(in("outputs/a/b/c/q/d/e"), O_RDONLY | O_DIRECTORY);
+  post("restore", {{"snapshot", first}});
+  for (const char* name : {"link", "e/link"})
+    EXPECT_NE(std::filesystem::read_symlink(in("outputs/v/w/x/y/d") / name), "");
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/files/outputs/v/w/x/y/d/e").json()["entries"].size(), 1u);
+  std::filesystem::rename(in("outputs/a/b/c/q"), in("outputs/q"));
+  for (const auto* directory : {&stand, &below}) {
+    EXPECT_EQ(::openat(directory->get(), "link", O_RDONLY | O_CLOEXEC), -1);
+    EXPECT_EQ(::openat(directory->get(), "made", O_CREAT | O_WRONLY | O_CLOEXEC, 0644), -1);
+    EXPECT_EQ(errno, ENOENT);
+  }
+  EXPECT_EQ(::openat(stand.get(), "e/link", O_RDONLY | O_CLOEXEC), -1);
+  write(in("outputs/v/w/x/y/d/e/made"), "here");
+  EXPECT_EQ(list(in("outputs/v/w/x/y/d/e")), (std::vector<std::string>{"link", "made"}));
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/verify").json()["ok"], true);
 }
 
 TEST_F(LiveSnapshots, RestoredUnderAFileThatWentToAnotherDirectory) {
