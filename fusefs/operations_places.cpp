@@ -66,17 +66,16 @@ void Operations::take_in_all() {
 }
 
 bool Operations::have_found(NodeId directory) {
-  const auto asked =
-      nodes_.misplacements();  // first: what is misplaced from here on has to be asked for anew
+  const auto asked = nodes_.misplacements();  // first: what is misplaced from here on is asked for anew
   const auto node = nodes_.find(directory);
   const auto path = node ? path_of(*node) : fail(node.error());
   if (!path) return false;
   std::function<void(bool)> then;
   if (nodes_.is_misplaced(directory)) {
     const std::lock_guard lock(finding_mutex_);
-    auto& sought = sought_[directory];
-    if (sought == asked) return true;
-    sought = asked;
+    const auto [sought, is_new] = sought_.try_emplace(directory, asked);
+    if (!is_new && sought->second == asked) return true;
+    sought->second = asked;
     then = [this, directory, asked](bool is_found) {
       if (is_found) nodes_.set_found(directory, asked);
       const std::lock_guard ending(finding_mutex_);

@@ -289,6 +289,26 @@ TEST_F(LiveSnapshots, LinksDoNotLeadOutOfADirectoryThatTheKernelDidNotFind) {
   EXPECT_EQ(read(in("outputs/a/b/c/d/link")), "inside");
 }
 
+TEST_F(LiveSnapshots, WhatTheKernelDidNotFindIsLookedForByTheNextDaemon) {
+  stop();
+  start({"--keeper"});
+  std::filesystem::create_directories(in("outputs/a/b/d"));
+  write(in("outputs/a/b/d/f"), "by which it is known");
+  const std::string first = snapshot("first");
+  std::filesystem::create_directory(in("temp/x"));
+  std::filesystem::rename(in("outputs/a/b/d"), in("temp/x/d"));
+  const auto stand = open_file(in("temp/x/d"), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::mount("none", in("outputs/a").c_str(), "tmpfs", 0, nullptr), 0);
+  post("restore", {{"snapshot", first}, {"paths", {"outputs/a/b/d", "temp/x/d"}}});
+  EXPECT_EQ(::symlinkat("../../../temp", stand.get(), "link"), -1);
+  EXPECT_EQ(errno, EPERM);
+  ASSERT_EQ(::umount2(in("outputs/a").c_str(), MNT_DETACH), 0);
+  kill_daemon();
+  EXPECT_EQ(::symlinkat("../../../temp", stand.get(), "link"), 0);
+  EXPECT_EQ(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(stand.get())),
+            in("outputs/a/b/d"));
+}
+
 /// As the kernel may have their texts: where the directory was they lead to less.
 TEST_F(LiveSnapshots, ADirectoryWithLinksThatMightLeadOutBecomesAnother) {
   std::filesystem::create_directories(in("outputs/a/b/c/d"));
