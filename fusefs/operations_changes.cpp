@@ -373,7 +373,7 @@ void Operations::name_will_go(NodeId parent, const std::string& name, NodeId wha
 
 void Operations::name_may_go(NodeId id, const struct stat& status, FileDescriptor inode) {
   const MutexLock lock(going_mutex_);
-  going_.try_emplace(id.value, status, std::move(inode));
+  going_.try_emplace(id.value, Going{status, std::move(inode)});
 }
 
 std::optional<struct stat> Operations::going_status(NodeId id) const {
