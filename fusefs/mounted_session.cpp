@@ -202,8 +202,8 @@ void MountedSession::tell_after_take_over() {
   notifier_.drain();
   // What a dead daemon had begun comes again, but not if its program was killed meanwhile: then nobody hears
   // of it. (Or it was answered already.)
-  const bool has_lost =
-      state_.has_unclaimed() && (channel_.wait_for_resent(kResendingPatience), state_.has_unclaimed());
+  if (state_.has_unclaimed()) channel_.wait_for_resent(kResendingPatience);
+  const bool has_lost = state_.has_unclaimed();
   if (state_.has_untold() || has_lost)
     tell_everything();
   else

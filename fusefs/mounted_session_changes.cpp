@@ -83,13 +83,13 @@ void MountedSession::tell_everything() {
     // again.
     if (node.dead && !knows_all_going) nodes_.drop_last_status(node.id);
     if (auto path = tell_of(node)) paths.push_back(std::move(*path));
-    if (node.is_directory()) directories.push_back(node.id);
   }
+  for (const Node& node : nodes_.directories())  // also those of which it is not known where they are
+    if (rule_of(node.zone).snapshotted) directories.push_back(node.id);
   for (const NodeId id : directories) add_names_in(id, paths);
   const auto late = notifier_.times_late();
   hold()->invalidate(paths);
-  for (const Node& node : nodes_.directories())
-    if (rule_of(node.zone).snapshotted) operations_.have_found(node.id);
+  for (const NodeId id : directories) operations_.have_found(id);
   forget_names();
   if (notifier_.times_late() == late) state_.set_all_told();
 }
