@@ -91,6 +91,21 @@ snapshots::RestoreResult SnapshotTest::restore(const snapshots::Snapshot& to,
   return *restored;
 }
 
+void SnapshotTest::restore_failing_at(std::initializer_list<const char*> points,
+                                      const snapshots::Snapshot& to,
+                                      const std::function<void(bool done)>& check) {
+  constexpr int kMostTimes = 30;
+  for (const char* point : points)
+    for (int time = 1;; ++time) {
+      ASSERT_LT(time, kMostTimes) << point;
+      const auto restored =
+          under_fault("errno:" + std::string(point) + ":" + std::to_string(time) + ":ENOSPC",
+                      [&] { return store().restore(to.id.text(), {}, false, hooks(), nullptr); });
+      check(restored.has_value());
+      if (restored) break;
+    }
+}
+
 void SnapshotTest::there_and_back(const std::string& first, const std::string& second) {
   make_zones();
   shell(first);

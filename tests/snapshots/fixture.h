@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -87,6 +89,10 @@ class SnapshotTest : public ::testing::Test {
   snapshots::Snapshot snapshot(const std::string& label = "");
   snapshots::RestoreResult restore(const snapshots::Snapshot& to, const std::vector<std::string>& paths = {});
   snapshots::Store::RestoreHooks hooks();
+  /// Restores with ENOSPC at the first, second, ... time that each of these points is passed, until there is
+  /// no such time more. `check` is told each time whether it was done.
+  void restore_failing_at(std::initializer_list<const char*> points, const snapshots::Snapshot& to,
+                          const std::function<void(bool done)>& check);
   /// Goes from what one script leaves to what another does, back, forward by undo, back by undo, and forward,
   /// and compares everything each time.
   void there_and_back(const std::string& first, const std::string& second);

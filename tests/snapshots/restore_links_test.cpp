@@ -278,23 +278,18 @@ TEST_F(RestoreLinksTest, AFailureInTheMiddleIsTakenBack) {
   const Manifest before = manifest();
   const auto file = inode("outputs/a"), renamed = inode("outputs/i/f");
   snapshot("two");
-  for (const char* point : {"restore.link", "restore.rename", "restore.attributes", "restore.sync"})
-    for (int hit = 1; hit < 30; ++hit) {
-      const auto restored =
-          under_fault("errno:" + std::string(point) + ":" + std::to_string(hit) + ":ENOSPC",
-                      [&] { return store().restore(one.id.text(), {}, false, hooks(), nullptr); });
-      if (restored) {
-        EXPECT_EQ(inode("outputs/a"), file);
-        EXPECT_EQ(inode("temp/e/c"), file);
-        EXPECT_EQ(inode("outputs/g"), renamed);
-        ASSERT_TRUE(store().undo(hooks(), nullptr));
-      }
-      expect_same(before, manifest());
-      EXPECT_EQ(inode("outputs/a"), file);
-      EXPECT_EQ(inode("outputs/i/f"), renamed);
-      if (restored) break;
-      ASSERT_LT(hit, 29) << point;
-    }
+  restore_failing_at({"restore.link", "restore.rename", "restore.attributes", "restore.sync"}, one,
+                     [&](bool done) {
+                       if (done) {
+                         EXPECT_EQ(inode("outputs/a"), file);
+                         EXPECT_EQ(inode("temp/e/c"), file);
+                         EXPECT_EQ(inode("outputs/g"), renamed);
+                         ASSERT_TRUE(store().undo(hooks(), nullptr));
+                       }
+                       expect_same(before, manifest());
+                       EXPECT_EQ(inode("outputs/a"), file);
+                       EXPECT_EQ(inode("outputs/i/f"), renamed);
+                     });
   expect_exact(snapshot("three"));
 }
 

@@ -198,21 +198,17 @@ TEST_F(RestoreRenamesTest, AFailureInTheMiddleIsTakenBack) {
   const Manifest before = manifest();
   const auto file = inode("outputs/q/readme"), directory = inode("outputs/other");
   snapshot("two");
-  for (const char* point : {"restore.rename", "restore.attributes", "restore.mkdir", "restore.sync"})
-    for (int hit = 1; hit < 30; ++hit) {
-      const auto restored =
-          under_fault("errno:" + std::string(point) + ":" + std::to_string(hit) + ":ENOSPC",
-                      [&] { return store().restore(one.id.text(), {}, false, hooks(), nullptr); });
-      if (restored) {
-        EXPECT_EQ(inode("outputs/x/y/p/readme"), file);
-        EXPECT_EQ(inode("outputs/same"), directory);
-        ASSERT_TRUE(store().undo(hooks(), nullptr));
-      }
-      expect_same(before, manifest());
-      EXPECT_EQ(inode("outputs/q/readme"), file);
-      EXPECT_EQ(inode("outputs/other"), directory);
-      if (restored) break;
-    }
+  restore_failing_at({"restore.rename", "restore.attributes", "restore.mkdir", "restore.sync"}, one,
+                     [&](bool done) {
+                       if (done) {
+                         EXPECT_EQ(inode("outputs/x/y/p/readme"), file);
+                         EXPECT_EQ(inode("outputs/same"), directory);
+                         ASSERT_TRUE(store().undo(hooks(), nullptr));
+                       }
+                       expect_same(before, manifest());
+                       EXPECT_EQ(inode("outputs/q/readme"), file);
+                       EXPECT_EQ(inode("outputs/other"), directory);
+                     });
   expect_exact(snapshot("three"));
 }
 
