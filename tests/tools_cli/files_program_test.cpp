@@ -142,7 +142,7 @@ TEST_F(FileVerbs, LsShowsSkillsDirectoriesAndFilesWithTheirSizes) {
 TEST_F(FileVerbs, LsReadsALongListingPageByPage) {
   daemon_answers([](const SeenRequest& request) {
     if (request.target.ends_with("?stat=true")) return reply(200, R"({"type":"directory"})");
-    const bool first = request.target.find("after=") == std::string::npos;
+    const bool first = request.target.ends_with("after=");
     return reply(200, first ? R"({"entries":[{"name":"a","path":"a","type":"file"}],"truncated":true})"
                             : R"({"entries":[{"name":"b","path":"b","type":"file"}],"truncated":false})");
   });
@@ -153,7 +153,7 @@ TEST_F(FileVerbs, LsReadsALongListingPageByPage) {
 TEST_F(FileVerbs, LsGoesOnAfterANameThatIsNotText) {
   daemon_answers([](const SeenRequest& request) {
     if (request.target.ends_with("?stat=true")) return reply(200, R"({"type":"directory"})");
-    const bool first = request.target.find("after=") == std::string::npos;
+    const bool first = request.target.ends_with("after=");
     return reply(
         200, first
                  ? R"({"entries":[{"name":"\ufffd","path":"d/\ufffd","encoded_path":"d/%80","type":"file"}],)"

@@ -114,7 +114,7 @@ TEST_F(SessionVerbs, AgentsOfMoreThanTheDaemonTellsAtOnceAreComplete) {
   const json a{{"agent", "a"}, {"session", "s1"}}, b{{"agent", "b@x"}, {"session", "s1"}},
       c{{"agent", "c"}, {"session", "s2"}};
   daemon_answers([&](const SeenRequest& request) {
-    const bool is_first = request.target == "/v1/agents";
+    const bool is_first = request.target == "/v1/agents?after=";
     return reply(200,
                  json{{"agents", is_first ? json{a, b} : json::array({c})}, {"truncated", is_first}}.dump());
   });

@@ -124,12 +124,12 @@ TEST_F(SnapshotVerbs, ListShowsShortIdsAndSizes) {
   EXPECT_THAT(ran.out, HasSubstr("SNAPSHOT      TAKEN"));
   EXPECT_THAT(ran.out, HasSubstr("aaaaaaaaaaaa  "));
   EXPECT_THAT(ran.out, HasSubstr("3     10  2.0 KiB  turn 7\n"));
-  EXPECT_EQ(daemon_->last().target, "/v1/sessions/12/snapshots?limit=1");
+  EXPECT_EQ(daemon_->last().target, "/v1/sessions/12/snapshots?limit=1&after=");
 }
 
 TEST_F(SnapshotVerbs, ListGoesOnWhereAnAnswerEndsAndTellsWhetherThereAreMore) {
   daemon_answers([](const SeenRequest& request) {
-    const bool is_first = request.target.find("after=") == std::string::npos;
+    const bool is_first = request.target.ends_with("after=");
     return reply(
         200, json{{"snapshots", {{{"id", is_first ? "newest" : "oldest"}}}}, {"truncated", is_first}}.dump());
   });

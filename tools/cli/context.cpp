@@ -103,7 +103,7 @@ std::string session_target(std::string_view id, std::string_view rest) {
   return "/v1/sessions/" + percent_encoded(id, false) + std::string(rest);
 }
 
-std::string query(const std::vector<std::pair<std::string, std::string>>& pairs) {
+std::string query(const Filters& pairs) {
   std::string text;
   for (const auto& [name, value] : pairs)
     if (!value.empty()) text += (text.empty() ? "?" : "&") + name + "=" + percent_encoded(value, false);
@@ -118,6 +118,28 @@ Outcome<Json> Context::get(const std::string& target) const {
   Request request;
   request.target = target;
   return send(request);
+}
+
+Outcome<Json> Context::get_pages(const std::string& target, const Filters& filters, const std::string& member,
+                                 const std::function<std::string(const Json& row)>& cursor,
+                                 std::size_t most) const {
+  const auto filter = query(filters);
+  Json rows = Json::array();
+  for (std::string after;;) {
+    auto page = get(target + (filter.empty() ? "?" : filter + "&") + "after=" + after);
+    if (!page) return page;
+    for (const auto& row : list_in(*page, member)) rows.push_back(row);
+    const auto last = rows.empty() ? std::string() : cursor(rows.back());
+    const bool is_more = flag_in(*page, "truncated");
+    if (is_more && rows.size() < most && last != after) {
+      after = last;
+      continue;
+    }
+    (*page)["truncated"] = is_more || rows.size() > most;
+    if (rows.size() > most) rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(most), rows.end());
+    (*page)[member] = std::move(rows);
+    return page;
+  }
 }
 
 Outcome<Json> Context::post(const std::string& target, const Json& body) const {

@@ -1,8 +1,12 @@
 #pragma once
 
+#include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tools/cli/arguments.h"
 #include "tools/cli/client.h"
@@ -27,8 +31,9 @@ std::string joined(const Json& list, std::string_view none = "");
 std::string owner_text(const Json& session);
 /// "/v1/sessions/ID" and what follows it.
 std::string session_target(std::string_view id, std::string_view rest = "");
+using Filters = std::vector<std::pair<std::string, std::string>>;
 /// A query string out of the pairs whose value is not empty: "?limit=5&prefix=ab", or nothing.
-std::string query(const std::vector<std::pair<std::string, std::string>>& pairs);
+std::string query(const Filters& pairs);
 
 /// What a verb's run works with.
 class Context {
@@ -47,6 +52,11 @@ class Context {
   }
 
   Outcome<Json> get(const std::string& target) const;
+  /// All rows of a list that the daemon tells in pages, but no more than `most`: the last page with all of
+  /// them as `member`. `cursor` names a row, percent-encoded, as what the next page begins after.
+  Outcome<Json> get_pages(const std::string& target, const Filters& filters, const std::string& member,
+                          const std::function<std::string(const Json& row)>& cursor,
+                          std::size_t most = std::numeric_limits<std::size_t>::max()) const;
   Outcome<Json> post(const std::string& target, const Json& body) const;
   Outcome<Json> send(const Request& request) const;
   /// For work that may take long: the daemon tells how far it is, and a terminal shows it.

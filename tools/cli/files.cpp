@@ -173,23 +173,11 @@ Outcome<void> ls(Context& context) {
   if (text_in(*itself, "type") != "directory")
     return context.json() ? context.print_json(*itself) : context.print(entry_line(*itself));
 
-  Json entries = Json::array();
-  Json listing;
-  for (std::string after;;) {  // page by page, until nothing is left out
-    auto answer = context.get(target + (after.empty() ? "" : "?after=" + after));
-    if (!answer) return tl::unexpected(answer.error());
-    listing = std::move(*answer);
-    for (const auto& entry : list_in(listing, "entries")) entries.push_back(entry);
-    const auto last = entries.empty() ? std::string() : encoded_name(entries.back());
-    if (!flag_in(listing, "truncated") || last.empty() || last == after) break;
-    after = last;
-  }
-  if (context.json()) {
-    listing["entries"] = std::move(entries);
-    return context.print_json(listing);
-  }
+  const auto listing = context.get_pages(target, {}, "entries", encoded_name);
+  if (!listing) return tl::unexpected(listing.error());
+  if (context.json()) return context.print_json(*listing);
   std::string text;
-  for (const auto& entry : entries) text += entry_line(entry);
+  for (const auto& entry : list_in(*listing, "entries")) text += entry_line(entry);
   return context.print(text);
 }
 

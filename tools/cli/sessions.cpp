@@ -86,37 +86,18 @@ std::string label_text(const Json& session) {
 /// More sessions than the daemon tells at once, page by page and then in the order of their last use.
 Outcome<Json> all_sessions(const Context& context, const std::string& prefix, const std::string& label,
                            const std::string& limit) {
-  const auto filters = query({{"prefix", prefix}, {"label", label}});
-  std::vector<Json> all;
-  for (std::string after;;) {
-    const auto page = context.get("/v1/sessions" + (filters.empty() ? "?" : filters + "&") +
-                                  "after=" + percent_encoded(after, false));
-    if (!page) return page;
-    const auto& sessions = list_in(*page, "sessions");
-    all.insert(all.end(), sessions.begin(), sessions.end());
-    if (!flag_in(*page, "truncated") || sessions.empty()) break;
-    after = text_in(sessions.back(), "id");
-  }
+  auto answer =
+      context.get_pages("/v1/sessions", {{"prefix", prefix}, {"label", label}}, "sessions",
+                        [](const Json& session) { return percent_encoded(text_in(session, "id"), false); });
+  if (!answer) return answer;
+  auto& all = (*answer)["sessions"];
   std::stable_sort(all.begin(), all.end(), [](const Json& a, const Json& b) {
     return text_in(a, "last_used_at") > text_in(b, "last_used_at");
   });
   const bool is_cut = !limit.empty() && all.size() > std::stoul(limit);
-  if (is_cut) all.resize(std::stoul(limit));
-  return Json{{"sessions", std::move(all)}, {"truncated", is_cut}};
-}
-
-/// The agents, page by page.
-Outcome<Json> all_agents(const Context& context) {
-  Json all = Json::array();
-  for (std::string after;;) {
-    const auto page = context.get("/v1/agents" + query({{"after", after}}));
-    if (!page) return page;
-    const auto& agents = list_in(*page, "agents");
-    for (const auto& agent : agents) all.push_back(agent);
-    if (!flag_in(*page, "truncated") || agents.empty()) break;
-    after = text_in(agents.back(), "session") + "/" + text_in(agents.back(), "agent");
-  }
-  return Json{{"agents", std::move(all)}, {"truncated", false}};
+  if (is_cut) all.erase(all.begin() + static_cast<std::ptrdiff_t>(std::stoul(limit)), all.end());
+  (*answer)["truncated"] = is_cut;
+  return answer;
 }
 
 std::string yes_no(bool value) {
@@ -316,7 +297,9 @@ Outcome<void> agents(Context& context) {
                          "children         " + visible(joined(list_in(*answer, "children"), "none")) + "\n" +
                          info_text(*session));
   }
-  const auto answer = all_agents(context);
+  const auto answer = context.get_pages("/v1/agents", {}, "agents", [](const Json& agent) {
+    return percent_encoded(text_in(agent, "session") + "/" + text_in(agent, "agent"), false);
+  });
   if (!answer) return tl::unexpected(answer.error());
   if (context.json()) return context.print_json(*answer);
   Table table({"AGENT", "PARENT", "SESSION", ">UID"});

@@ -127,23 +127,14 @@ Outcome<void> snapshot(Context& context) {
 
 Outcome<void> snapshots(Context& context) {
   const auto limit = context.args().option("limit");
-  auto answer = context.get(context.session("/snapshots" + query({{"limit", limit.value_or("")}})));
+  const auto answer = context.get_pages(
+      context.session("/snapshots"), {{"limit", limit.value_or("")}}, "snapshots",
+      [](const Json& row) { return percent_encoded(text_in(row, "id"), false); },
+      limit ? std::stoul(*limit) : std::numeric_limits<std::size_t>::max());
   if (!answer) return tl::unexpected(answer.error());
-  auto rows = list_in(*answer, "snapshots");
-  const auto wanted = limit ? std::stoul(*limit) : std::numeric_limits<unsigned long>::max();
-  Json page = *answer;
-  while (flag_in(page, "truncated") && !rows.empty() && rows.size() < wanted) {
-    auto next = context.get(context.session("/snapshots" + query({{"after", text_in(rows.back(), "id")}})));
-    if (!next) return tl::unexpected(next.error());
-    page = std::move(*next);
-    for (auto& row : list_in(page, "snapshots")) rows.push_back(row);
-  }
-  const bool is_cut = rows.size() > wanted || flag_in(page, "truncated");
-  while (rows.size() > wanted) rows.erase(rows.size() - 1);
-  *answer = Json{{"snapshots", rows}, {"truncated", is_cut}};
   if (context.json()) return context.print_json(*answer);
   Table table({"SNAPSHOT", "TAKEN", ">CHANGED", ">FILES", ">SIZE", "LABEL"});
-  for (const auto& row : rows) {
+  for (const auto& row : list_in(*answer, "snapshots")) {
     const auto& stats = member_in(row, "stats");
     if (flag_in(row, "damaged")) {
       table.row({short_id(text_in(row, "id")), "-", "-", "-", "-", "(damaged)"});

@@ -242,6 +242,11 @@ std::optional<std::int64_t> QueryFields::integer(std::string_view name, std::int
   return number;
 }
 
+std::size_t QueryFields::limit(std::size_t most) {
+  const auto asked = integer("limit", 1, INT32_MAX);
+  return asked ? std::min(static_cast<std::size_t>(*asked), most) : most;
+}
+
 void QueryFields::refuse(std::string_view name, std::string_view reason) {
   if (!error_)
     error_ = Error::of(Code::kInvalidRequest, "?" + std::string(name) + ": " + std::string(reason));

@@ -64,6 +64,8 @@ class QueryFields final {
   std::optional<std::string> text(std::string_view name);
   bool flag(std::string_view name, bool otherwise = false);
   std::optional<std::int64_t> integer(std::string_view name, std::int64_t least, std::int64_t most);
+  /// `?limit`: how many rows of a list to tell; no more than `most`, which an answer in memory may hold.
+  std::size_t limit(std::size_t most);
   Result<void> end();
 
  private:

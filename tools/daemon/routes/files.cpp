@@ -15,7 +15,7 @@ namespace okcvm::daemon::routes {
 namespace {
 
 constexpr mode_t kDirectoryMode = 0755;
-constexpr std::int64_t kMostEntries = 10'000;  // of one answer, which is held in memory
+constexpr std::size_t kMostEntries = 10'000;  // of one answer, which is held in memory
 
 Result<RelPath> path_of(const Exchange& exchange) {
   const auto found = exchange.request.captures.find("path");
@@ -180,7 +180,7 @@ class DirectorySink final : public BodySink {
 Result<Response> get_file(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const bool only_stat = query.flag("stat");
-  const auto limit = std::min(query.integer("limit", 1, INT32_MAX).value_or(kMostEntries), kMostEntries);
+  const auto limit = query.limit(kMostEntries);
   const auto after = query.text("after").value_or("");
   if (auto ended = query.end(); !ended) return fail(ended.error());
   auto path = path_of(exchange);
@@ -206,7 +206,7 @@ Result<Response> get_file(Exchange& exchange) {
   if (!pass) return fail(pass.error());
   auto mount = exchange.session->need_mount();
   if (!mount) return fail(mount.error());
-  return list_directory((*mount)->files(), caller, *path, after, static_cast<std::size_t>(limit));
+  return list_directory((*mount)->files(), caller, *path, after, limit);
 }
 
 Result<Response> delete_file(Exchange& exchange) {

@@ -10,8 +10,8 @@ namespace okcvm::daemon::routes {
 namespace {
 
 constexpr std::int64_t kMaxId = UINT32_MAX - 1;  // (uid_t)-1 stands for nobody
-constexpr std::int64_t kMostSessions = 10'000;   // of one answer, which is held in memory
-constexpr std::int64_t kMostAgents = 10'000;
+constexpr std::size_t kMostSessions = 10'000;    // of one answer, which is held in memory
+constexpr std::size_t kMostAgents = 10'000;
 
 WorkdirRequest read_workdir(Fields& fields) {
   WorkdirRequest request;
@@ -74,7 +74,7 @@ Result<Response> create_session(Exchange& exchange) {
 Result<Response> list_sessions(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto prefix = query.text("prefix").value_or("");
-  const auto limit = std::min(query.integer("limit", 1, INT32_MAX).value_or(kMostSessions), kMostSessions);
+  const auto limit = query.limit(kMostSessions);
   const auto after = query.text("after");
   const auto label = query.text("label");
   const bool with_counters = query.flag("counters");
@@ -95,7 +95,7 @@ Result<Response> list_sessions(Exchange& exchange) {
       const auto found = labels.find(label->substr(0, equals));
       if (found == labels.end() || found->second != label->substr(equals + 1)) continue;
     }
-    is_truncated = static_cast<std::int64_t>(list.size()) >= limit || texts >= kMostTexts;
+    is_truncated = list.size() >= limit || texts >= kMostTexts;
     if (is_truncated) break;
     list.push_back(view_of_session(exchange.service, *session, with_counters));
     texts += size_of_texts(list.back()["labels"]);
@@ -219,15 +219,14 @@ Result<Response> list_workdirs(Exchange& exchange) {
 
 Result<Response> list_agents(Exchange& exchange) {
   QueryFields query(exchange.request.query);
-  const auto limit = std::min(query.integer("limit", 1, INT32_MAX).value_or(kMostAgents), kMostAgents);
+  const auto limit = query.limit(kMostAgents);
   const auto after = query.text("after").value_or("");
   if (auto ended = query.end(); !ended) return fail(ended.error());
   const auto slash = after.find('/');  // no session's id has one
   if (!after.empty() && slash == after.npos)
     return fail(Code::kInvalidRequest, "?after: SESSION/AGENT is needed");
   const auto page = exchange.service.sessions.agents(exchange.request.peer, after.substr(0, slash),
-                                                     after.empty() ? "" : after.substr(slash + 1),
-                                                     static_cast<std::size_t>(limit));
+                                                     after.empty() ? "" : after.substr(slash + 1), limit);
   if (!page) return fail(page.error());
   Json list = Json::array();
   for (const auto& [agent, depth] : page->agents)

@@ -10,7 +10,7 @@ namespace okcvm::daemon::routes {
 namespace {
 
 constexpr std::size_t kMaxPaths = 10'000;
-constexpr std::int64_t kMostRows = 10'000;  // of one answer, which is held in memory
+constexpr std::size_t kMostRows = 10'000;  // of one answer, which is held in memory
 
 /// Of the fields "paths" and "encoded_paths". Neither given: everything is meant. An empty list most likely
 /// is what a client computed, and not that.
@@ -68,16 +68,16 @@ Result<Response> take_snapshot(Exchange& exchange) {
 
 Result<Response> list_snapshots(Exchange& exchange) {
   QueryFields query(exchange.request.query);
-  const auto limit = std::min(query.integer("limit", 1, INT32_MAX).value_or(kMostRows), kMostRows);
+  const auto limit = query.limit(kMostRows);
   const auto after = query.text("after").value_or("");
   if (auto ended = query.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto store = exchange.service.sessions.store_of(*exchange.session);
   if (!store) return fail(store.error());
-  auto list = (*store)->list(static_cast<std::size_t>(limit) + 1, after);
+  auto list = (*store)->list(limit + 1, after);
   if (!list) return fail(list.error());
-  const bool is_more = list->size() > static_cast<std::size_t>(limit);
+  const bool is_more = list->size() > limit;
   if (is_more) list->pop_back();
   std::size_t texts = 0;
   for (const auto& snapshot : *list) texts += snapshot.text_size();
