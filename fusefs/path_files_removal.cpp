@@ -56,6 +56,12 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
       continue;
     }
     if (top + rows.size() == walk.entries.size()) {
+      if (!may(caller, entry.attributes, R_OK | X_OK)) {  // as rm(1): it goes if it is empty
+        auto removed = remove_alone();
+        if (!removed && removed.error().errno_value == ENOTEMPTY) return fail_errno(EACCES);
+        if (!removed) return removed;
+        continue;
+      }
       const Gate::Pass pass(gate_);
       auto listed = children(entry.id);
       if (is_gone(listed)) continue;

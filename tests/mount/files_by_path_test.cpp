@@ -87,6 +87,22 @@ TEST_F(FilesByPath, AreRemovedNoFurtherWhenThatIsToEnd) {
   value_of(files.remove({}, path("outputs/d"), true));
 }
 
+TEST_F(FilesByPath, AreNotRemovedFromADirectoryThatTheCallerMayNotRead) {
+  ASSERT_EQ(
+      run_script("mkdir -p d/kept d/empty && touch d/kept/1 && chmod 777 d && chmod 733 d/kept d/empty && "
+                 "chown 2001:2001 d",
+                 outputs())
+          .exit_code,
+      0);
+  const Caller caller{2001, 2001, {}};
+  const auto refused = session().files().remove(caller, path("outputs/d/kept"), true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().errno_value, EACCES);
+  EXPECT_TRUE(there_is(outputs() / "d/kept/1"));
+  value_of(session().files().remove(caller, path("outputs/d/empty"), true));
+  EXPECT_FALSE(there_is(outputs() / "d/empty"));
+}
+
 TEST_F(FilesByPath, AreRemovedThoughProgramsRemoveThemMeanwhile) {
   for (int steps = 1; steps < 12; ++steps) {
     ASSERT_EQ(run_script("mkdir -p d/a/b d/c && touch d/a/1 d/a/2 d/c/3 d/4", outputs()).exit_code, 0);

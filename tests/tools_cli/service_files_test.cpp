@@ -48,34 +48,15 @@ TEST_F(ServiceFiles, ExposureIsAtMostMedium) {
 }
 
 TEST_F(ServiceFiles, NothingGivesTheServiceAMountNamespace) {
-  for (const char* setting : {"PrivateMounts",
-                              "PrivateTmp",
-                              "PrivateDevices",
-                              "PrivateUsers",
-                              "PrivateIPC",
-                              "ProtectSystem",
-                              "ProtectHome",
-                              "ProtectKernelTunables",
-                              "ProtectKernelModules",
-                              "ProtectKernelLogs",
-                              "ProtectControlGroups",
-                              "ProtectProc",
-                              "ProcSubset",
-                              "ReadOnlyPaths",
-                              "ReadWritePaths",
-                              "InaccessiblePaths",
-                              "BindPaths",
-                              "BindReadOnlyPaths",
-                              "TemporaryFileSystem",
-                              "RootDirectory",
-                              "RootImage",
-                              "MountFlags",
-                              "DynamicUser",
-                              "LogNamespace",
-                              "ExecPaths",
-                              "NoExecPaths",
-                              "MountImages",
-                              "ExtensionImages"})
+  EXPECT_THAT(unit_, HasSubstr("\nPrivateMounts=no\n")) << "PrivateNetwork= implies it since systemd 254";
+  for (const char* setting :
+       {"PrivateTmp",        "PrivateDevices",       "PrivateUsers",          "PrivateIPC",
+        "ProtectSystem",     "ProtectHome",          "ProtectKernelTunables", "ProtectKernelModules",
+        "ProtectKernelLogs", "ProtectControlGroups", "ProtectProc",           "ProcSubset",
+        "ReadOnlyPaths",     "ReadWritePaths",       "InaccessiblePaths",     "BindPaths",
+        "BindReadOnlyPaths", "TemporaryFileSystem",  "RootDirectory",         "RootImage",
+        "MountFlags",        "DynamicUser",          "LogNamespace",          "ExecPaths",
+        "NoExecPaths",       "MountImages",          "ExtensionImages"})
     EXPECT_THAT(unit_, Not(HasSubstr("\n" + std::string(setting) + "=")))
         << "sessions would be invisible to the host";
 }

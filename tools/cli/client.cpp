@@ -263,7 +263,8 @@ class Exchange {
   Outcome<void> take(std::string_view piece, bool good, Response& response) const {
     if (good && sink_ != nullptr) return piece.empty() ? Outcome<void>() : (*sink_)(piece);
     if (response.body.size() + piece.size() > kLargestAnswer)
-      return refuse("internal", "the answer is larger than 256 MiB: ask for less (--limit)");
+      return refuse("invalid_request",
+                    "the answer is larger than 256 MiB: ask for less (--limit), or for text, not --json");
     response.body.append(piece);
     return {};
   }

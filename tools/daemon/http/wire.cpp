@@ -40,7 +40,8 @@ Method method_of(http::verb verb) {
 }
 
 std::string_view path_and_query_of(std::string_view target) {
-  if (target.starts_with("http://")) target.remove_prefix(std::min(target.find('/', 7), target.size()));
+  if (target.starts_with("http://"))
+    target.remove_prefix(std::min(target.find_first_of("/?#", 7), target.size()));
   if (!target.starts_with('/')) return {};
   return target.substr(0, target.find('#'));
 }

@@ -1,3 +1,4 @@
+#include "tools/daemon/host/clock.h"
 #include "tools/daemon/routes/fields.h"
 #include "tools/daemon/routes/handlers.h"
 #include "tools/daemon/routes/views.h"
@@ -10,7 +11,7 @@ constexpr std::int64_t kDefaultLimit = 20;
 
 Json seed_view(const snapshots::Snapshot& snapshot) {
   auto view = view_of_snapshot(snapshot);
-  view["timestamp"] = view["created_at"];
+  if (!snapshot.damaged) view["timestamp"] = time_text(snapshot.created_at);
   return view;
 }
 
