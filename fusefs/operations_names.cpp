@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <climits>
 #include <cstring>
+#include <thread>
 
 #include "fusefs/operations.h"
 #include "policy/symlink_rule.h"
@@ -302,6 +304,7 @@ void Operations::note_deeper_move(const InodeKey& moved, mode_t mode, const Dire
 
 Result<std::string> Operations::read_link_of_kernel(NodeId id) {
   constexpr int kMostLooks = 100;  // while others move
+  constexpr int kMostWaits = 20;
   const auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   for (int i = 0; i < kMostLooks; ++i) {
@@ -310,6 +313,12 @@ Result<std::string> Operations::read_link_of_kernel(NodeId id) {
     auto text = nodes_.is_misplaced(id) ? link_text(*node, status) : read_link(id);
     if (!text || link_allowed(*text, node->zone, std::nullopt)) return text;
     if (nodes_.is_misplaced(id)) return fail_errno(ESTALE);
+    // A dead daemon's move stands in the node table, and the kernel hears of it when the request comes again.
+    if (state_.has_old_changes()) {
+      if (i >= kMostWaits) return fail_errno(ESTALE);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
     if (nodes_.is_at_or_below(id, deeper_moves_.under_way())) break;
     if (deeper_moves_.begun() == begun) return text;
   }

@@ -161,6 +161,7 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, const
       if (header.changes[slot].references > kReferences)
         return fail_errno(EUCLEAN, "the run-time state of the session is damaged");
       state.unfinished_[unique] = {slot, header.changes[slot].fact};
+      (*state.slots_)[slot].is_old = true;
       (*state.slots_)[slot].inherited = true;
     }
   state.next_file_ = header.next_file;
@@ -252,6 +253,7 @@ std::uint64_t* SessionState::Change::fact() const {
 
 void SessionState::finish(std::uint32_t slot) {
   fault_point("change.answered");
+  if (auto& is_old = (*slots_)[slot].is_old; is_old) is_old = false;
   header().changes[slot].unique.store(0, std::memory_order_release);
 }
 
@@ -343,6 +345,12 @@ std::optional<std::uint64_t> SessionState::unfinished(std::uint64_t unique) cons
 bool SessionState::has_unclaimed() const {
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
     if ((*slots_)[slot].inherited && header().changes[slot].fact) return true;
+  return false;
+}
+
+bool SessionState::has_old_changes() const {
+  for (std::uint32_t slot = 0; slot < kChanges; ++slot)
+    if ((*slots_)[slot].is_old && header().changes[slot].fact) return true;
   return false;
 }
 

@@ -79,6 +79,9 @@ class SessionState {
   bool has_unclaimed() const;
   /// To be called once the kernel was told of everything.
   void forget_unclaimed();
+  /// Whether the kernel may not have heard yet of a change that a dead daemon had started: those that have
+  /// not come again, and those that have and are not answered.
+  bool has_old_changes() const;
 
   /// While one exists, the workspace may differ from what the kernel was told of it.
   class Untold {
@@ -146,6 +149,7 @@ class SessionState {
   std::unordered_map<std::uint64_t, Unfinished> unfinished_;  // by request; set once, at take-over
   struct Slot {
     std::atomic<bool> inherited;  // from a dead daemon, and not come again; if it was answered it never will
+    std::atomic<bool> is_old;     // from a dead daemon, and not finished
     std::atomic<bool> has_more_room;  // for references
   };
   std::unique_ptr<std::array<Slot, kChanges>> slots_;
