@@ -73,6 +73,18 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to, std::size_
   return mark(tree, to, kMarkEntry);
 }
 
+/// What is below changes without a record of its own from now on, also what was moved there before: that is
+/// not to be recognised.
+Result<void> forget_arrivals(Tree& tree, Node& node) {
+  if (!node.origin.empty()) {
+    node.mark(kMarkEntry);
+    return tree.become(node, NodeType::kUnknown);
+  }
+  for (const auto& child : node.children)
+    if (auto done = forget_arrivals(tree, *child); !done) return done;
+  return {};
+}
+
 /// A changed file with several names is recorded under one of them, which may be gone by the end of the set.
 /// Knows groups of hard links by every name that they have meanwhile, or would have: moves may be refused.
 /// Where that would be too many names, every group counts as changed.
@@ -207,6 +219,11 @@ Result<bool> replay(const ChangeSet& changes, Moves moves, Tree& tree) {
       case ChangeKind::kTree:
         // Two that changed places are both named, and then nothing below them.
         links.tree(change.path.text(), kMarkContent);
+        if (auto node = tree.find(change.path); !node)
+          return fail(node.error());
+        else if (*node)
+          done = forget_arrivals(tree, **node);
+        if (!done) return fail(done.error());
         done = mark(tree, change.path, kMarkEntry | kMarkContent | kMarkWhole);
         break;
       case ChangeKind::kMoved:

@@ -38,7 +38,11 @@ bool continues(const ChangeSet& before, const ChangeSet& now) {
 Result<Captured> Rounds::capture(Tree& tree, Capture::Trust trust) {
   auto disk = Disk::open(workspace_);
   if (!disk) return fail(disk.error());
-  return Capture(tree, *disk ? &**disk : nullptr, batch_, trust, progress_).run();
+  auto found = Capture(tree, *disk ? &**disk : nullptr, batch_, trust, progress_).run();
+  // Before the next cut, which tells whether these are still their names, or under the hold.
+  if (found && changes_.still_mapped && !found->still_mapped.empty())
+    changes_.still_mapped(found->still_mapped);
+  return found;
 }
 
 Result<Reading> Rounds::read_first(ChangeSet set) {

@@ -199,7 +199,6 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
     if (!oid) return fail(oid.error());
     commit.oid = *oid;
   }
-  if (changes.still_mapped && !found.still_mapped.empty()) changes.still_mapped(found.still_mapped);
   if (changes.retire) changes.retire(set);
   untold_ = false;
   Batch::drop_intent(*repository_);
