@@ -304,7 +304,7 @@ void Operations::note_deeper_move(const InodeKey& moved, mode_t mode, const Dire
 
 Result<std::string> Operations::read_link_of_kernel(NodeId id) {
   constexpr int kMostLooks = 100;  // while others move
-  constexpr int kMostWaits = 20;
+  constexpr int kMostWaits = 20;   // of a millisecond
   const auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   for (int i = 0; i < kMostLooks; ++i) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "policy/zones.h"
 
@@ -74,15 +75,23 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to, std::size_
 }
 
 /// What is below changes without a record of its own from now on, also what was moved there before: that is
-/// not to be recognised.
-Result<void> forget_arrivals(Tree& tree, Node& node) {
-  if (!node.origin.empty()) {
+/// not to be recognised. Not by recursion: users decide how deep their trees are.
+Result<void> mark_whole(Tree& tree, const RelPath& path) {
+  auto top = tree.find(path);
+  if (!top) return fail(top.error());
+  std::vector<Node*> nodes;
+  if (*top) nodes.push_back(*top);
+  while (!nodes.empty()) {
+    Node& node = *nodes.back();
+    nodes.pop_back();
+    if (node.origin.empty()) {
+      for (const auto& child : node.children) nodes.push_back(child.get());
+      continue;
+    }
     node.mark(kMarkEntry);
-    return tree.become(node, NodeType::kUnknown);
+    if (auto done = tree.become(node, NodeType::kUnknown); !done) return done;
   }
-  for (const auto& child : node.children)
-    if (auto done = forget_arrivals(tree, *child); !done) return done;
-  return {};
+  return mark(tree, path, kMarkEntry | kMarkContent | kMarkWhole);
 }
 
 /// A changed file with several names is recorded under one of them, which may be gone by the end of the set.
@@ -219,12 +228,7 @@ Result<bool> replay(const ChangeSet& changes, Moves moves, Tree& tree) {
       case ChangeKind::kTree:
         // Two that changed places are both named, and then nothing below them.
         links.tree(change.path.text(), kMarkContent);
-        if (auto node = tree.find(change.path); !node)
-          return fail(node.error());
-        else if (*node)
-          done = forget_arrivals(tree, **node);
-        if (!done) return fail(done.error());
-        done = mark(tree, change.path, kMarkEntry | kMarkContent | kMarkWhole);
+        done = mark_whole(tree, change.path);
         break;
       case ChangeKind::kMoved:
         done = move(tree, change.path, change.target, carried);

@@ -137,7 +137,8 @@ class Store {
     /// Keeps the session's operations waiting while the answer lives; cut() works meanwhile.
     std::function<std::shared_ptr<void>()> hold = {};
     /// To these files someone can still write unseen: they are in every set from now on, whatever is retired.
-    /// Called before retire; by a restore also of files that it is about to rename, under their new names.
+    /// Called before the next cut, which tells whether these are still their names; by a restore also of
+    /// files that it is about to rename, under their new names.
     std::function<void(const std::vector<RelPath>&)> still_mapped = {};
   };
 

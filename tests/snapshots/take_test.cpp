@@ -190,6 +190,25 @@ TEST_F(SnapshotTest, AMappingWhoseDescriptorIsClosedIsFound) {
   EXPECT_THAT(record_.still_mapped, IsEmpty());
 }
 
+TEST_F(SnapshotTest, AMappingIsNotedBeforeTheCutThatTellsWhetherItsNameChanged) {
+  make_zones();
+  shell("head -c 8192 /dev/zero > outputs/map");
+  MappedFile map(in("outputs/map"));
+  map.store("first");
+  auto source = record_.source();
+  std::vector<std::string> steps;
+  source.cut = [&steps, cut = source.cut] {
+    steps.emplace_back("cut");
+    return cut();
+  };
+  source.still_mapped = [&steps, still_mapped = source.still_mapped](const std::vector<RelPath>& files) {
+    steps.emplace_back("mapped");
+    still_mapped(files);
+  };
+  ASSERT_TRUE(store().take("", source, nullptr));
+  EXPECT_THAT(steps, ElementsAre("cut", "mapped", "cut"));
+}
+
 TEST_F(SnapshotTest, AMappingThatWasMadeWhileNothingWasRecordedIsFound) {
   make_zones();
   shell("head -c 8192 /dev/zero > outputs/map");

@@ -99,6 +99,20 @@ TEST_F(SnapshotsOfLinks, SeeAWriteThroughANameThatChangedPlacesInANewDirectory) 
   expect_exact_snapshot();
 }
 
+TEST_F(SnapshotsOfLinks, SeeAWriteBelowADirectoryThatMovedIntoOneWhichWasExchangedTwice) {
+  for (const char* name : {"early", "late", "p", "q"}) fs::create_directory(in(name));
+  write(in("early/x"), "old");
+  write(in("late/x"), "old");
+  snapshot();
+  move("early", "p/early");
+  move("late", "p/late");
+  exchange("p", "q");
+  write(in("q/early/x"), "changed");
+  exchange("p", "q");
+  write(in("p/late/x"), "changed");
+  expect_exact_snapshot();
+}
+
 TEST_F(SnapshotsOfLinks, BearDirectoriesThatMoveInAndOutOfEachOtherManyTimes) {
   for (const char* name : {"p", "q", "r"}) fs::create_directory(in(name));
   write(in("p/x"), "old");
