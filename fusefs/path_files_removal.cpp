@@ -58,7 +58,9 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
     if (top + rows.size() == walk.entries.size()) {
       if (!may(caller, entry.attributes, R_OK | X_OK)) {  // as rm(1): it goes if it is empty
         auto removed = remove_alone();
-        if (!removed && removed.error().errno_value == ENOTEMPTY) return fail_errno(EACCES);
+        if (!removed && removed.error().errno_value == ENOTEMPTY)
+          return fail(Error{Code::kForbidden, EACCES, "this user may not list what is in the directory",
+                            walk.has_path() ? walk.path().text() : std::string()});
         if (!removed) return removed;
         continue;
       }

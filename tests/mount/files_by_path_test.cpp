@@ -88,19 +88,22 @@ TEST_F(FilesByPath, AreRemovedNoFurtherWhenThatIsToEnd) {
 }
 
 TEST_F(FilesByPath, AreNotRemovedFromADirectoryThatTheCallerMayNotRead) {
-  ASSERT_EQ(
-      run_script("mkdir -p d/kept d/empty && touch d/kept/1 && chmod 777 d && chmod 733 d/kept d/empty && "
-                 "chown 2001:2001 d",
-                 outputs())
-          .exit_code,
-      0);
+  const std::string make =
+      "mkdir -p d/top/kept d/top/empty; touch d/top/kept/1; chmod 777 d d/top; "
+      "chmod 733 d/top/kept d/top/empty; chown 2001:2001 d d/top";
+  ASSERT_EQ(run_script(make, outputs()).exit_code, 0);
   const Caller caller{2001, 2001, {}};
-  const auto refused = session().files().remove(caller, path("outputs/d/kept"), true);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().errno_value, EACCES);
-  EXPECT_TRUE(there_is(outputs() / "d/kept/1"));
-  value_of(session().files().remove(caller, path("outputs/d/empty"), true));
-  EXPECT_FALSE(there_is(outputs() / "d/empty"));
+  auto& files = session().files();
+  value_of(files.remove(caller, path("outputs/d/top/empty"), true));
+  EXPECT_FALSE(there_is(outputs() / "d/top/empty"));
+  for (const char* removed : {"outputs/d/top/kept", "outputs/d/top"}) {
+    const auto refused = files.remove(caller, path(removed), true);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().errno_value, EACCES);
+    EXPECT_EQ(refused.error().code, Code::kForbidden);
+    EXPECT_EQ(refused.error().path, "outputs/d/top/kept");
+  }
+  EXPECT_TRUE(there_is(outputs() / "d/top/kept/1"));
 }
 
 TEST_F(FilesByPath, AreRemovedThoughProgramsRemoveThemMeanwhile) {

@@ -92,16 +92,22 @@ snapshots::RestoreResult SnapshotTest::restore(const snapshots::Snapshot& to,
 }
 
 void SnapshotTest::restore_failing_at(std::initializer_list<const char*> points,
-                                      const snapshots::Snapshot& to,
-                                      const std::function<void(bool done)>& check) {
+                                      const snapshots::Snapshot& to, const std::function<void()>& look,
+                                      const std::function<void()>& look_before) {
   constexpr int kMostTimes = 30;
+  const Manifest before = manifest();
   for (const char* point : points)
     for (int time = 1;; ++time) {
       ASSERT_LT(time, kMostTimes) << point;
       const auto restored =
           under_fault("errno:" + std::string(point) + ":" + std::to_string(time) + ":ENOSPC",
                       [&] { return store().restore(to.id.text(), {}, false, hooks(), nullptr); });
-      check(restored.has_value());
+      if (restored) {
+        look();
+        ASSERT_TRUE(store().undo(hooks(), nullptr));
+      }
+      expect_same(before, manifest());
+      look_before();
       if (restored) break;
     }
 }

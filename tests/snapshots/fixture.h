@@ -90,9 +90,10 @@ class SnapshotTest : public ::testing::Test {
   snapshots::RestoreResult restore(const snapshots::Snapshot& to, const std::vector<std::string>& paths = {});
   snapshots::Store::RestoreHooks hooks();
   /// Restores with ENOSPC at the first, second, ... time that each of these points is passed, until there is
-  /// no such time more. `check` is told each time whether it was done.
+  /// no such time more. When it was done `look` is called, and it is undone. Each time all is as it was
+  /// before, of which `look_before` sees more than the manifest tells.
   void restore_failing_at(std::initializer_list<const char*> points, const snapshots::Snapshot& to,
-                          const std::function<void(bool done)>& check);
+                          const std::function<void()>& look, const std::function<void()>& look_before);
   /// Goes from what one script leaves to what another does, back, forward by undo, back by undo, and forward,
   /// and compares everything each time.
   void there_and_back(const std::string& first, const std::string& second);
