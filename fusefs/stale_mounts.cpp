@@ -1,16 +1,12 @@
 #include "fusefs/stale_mounts.h"
 
-#include <fcntl.h>
 #include <mntent.h>
-#include <poll.h>
-#include <signal.h>
 #include <sys/mount.h>
 #include <sys/statfs.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <memory>
@@ -18,6 +14,7 @@
 
 #include "fusefs/mount_point.h"
 #include "fusefs/session_mount.h"
+#include "fusefs/short_child.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -31,28 +28,20 @@ enum class Service : std::uint8_t { kServed, kNone, kSilent };
 /// Once every descriptor of the mount's device is closed any call on it answers ENOTCONN. Asked by a child
 /// process, for a mount that answers nothing would keep whoever asks.
 Service service_of(const char* mount_point, bool may_end) {
-  const pid_t child = ::fork();
-  if (child < 0) return Service::kServed;
-  if (child == 0) {
-    ::syscall(SYS_close_range, 0, ~0u, 0);  // devices of other mounts that are to end
-    struct statfs status;                   // unlike stat(2), never answered from the kernel's caches
+  ShortChild child(-1, [mount_point] {
+    struct statfs status;  // unlike stat(2), never answered from the kernel's caches
     const bool failed = ::statfs(mount_point, &status) != 0;
     // A question that was asked before the end is answered by ECONNABORTED.
-    ::_exit(failed && (errno == ENOTCONN || errno == ECONNABORTED) ? kDead : 0);
-  }
-  const FileDescriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
-  may_end &= static_cast<bool>(handle);  // without it nobody can tell silence from haste
-  pollfd ended{handle.get(), POLLIN, 0};
-  const bool answered = handle && ::poll(&ended, 1, kPatienceMilliseconds) == 1;
-  if (!answered) {
-    // What a dead daemon's notice waits for may wait for that daemon, and keeps its device open meanwhile.
-    ::kill(child, SIGKILL);
-    if (may_end) ::umount2(mount_point, MNT_FORCE | UMOUNT_NOFOLLOW);
-  }
-  int status = 0;
-  ::waitpid(child, &status, answered || may_end ? 0 : WNOHANG);
-  if (!answered) return may_end ? Service::kSilent : Service::kServed;
-  return WIFEXITED(status) && WEXITSTATUS(status) == kDead ? Service::kNone : Service::kServed;
+    return failed && (errno == ENOTCONN || errno == ECONNABORTED) ? kDead : 0;
+  });
+  if (!child) return Service::kServed;
+  if (const auto status = child.status_within(kPatienceMilliseconds))
+    return status == kDead ? Service::kNone : Service::kServed;
+  if (!may_end) return Service::kServed;
+  // What a dead daemon's notice waits for may wait for that daemon, and keeps its device open meanwhile.
+  ::umount2(mount_point, MNT_FORCE | UMOUNT_NOFOLLOW);
+  child.end();
+  return Service::kSilent;
 }
 
 std::vector<std::filesystem::path> our_mount_points() {

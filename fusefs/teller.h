@@ -26,8 +26,8 @@ class Teller final {
   static Result<void> start(bool (*are_kept)());
 
   /// Readable once that process has ended, though it should not have; to be borrowed, -1 where there is none.
-  /// Where mounts are kept nobody tells any more then, and the next daemon is needed, which tells everything;
-  /// elsewhere who tells waits for the kernel himself from then on.
+  /// Where mounts are kept what can be told at once is told still, and the next daemon is needed, which tells
+  /// everything; elsewhere who tells waits for the kernel himself from then on.
   static int ending();
   /// To be called when it takes long: it may be dead, but for a thread that the kernel holds up.
   static void look_after();
@@ -51,7 +51,7 @@ class Teller final {
     void cut();
 
    private:
-    Told tell_alone(int device, std::span<std::byte> notices) const;
+    Told tell_alone(int device, std::span<std::byte> notices, int patience) const;
 
     explicit Line(FileDescriptor socket) : socket_(std::move(socket)) {}
     const FileDescriptor socket_;

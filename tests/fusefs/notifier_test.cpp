@@ -90,21 +90,43 @@ bool kill_teller() {
   return teller > 0 && ::kill(teller, SIGKILL) == 0 && ::poll(&end, 1, -1) == 1;
 }
 
-// A daemon whose keeper has died is the last one: nobody will tell what it leaves to the next.
-TEST(NotifierTest, TheKernelIsToldWithoutATellerOnceNobodyKeepsTheMounts) {
+// The next daemon tells everything, but until it can (it waits for the requests in hand) nobody is to read
+// what was changed by path as it was before.
+TEST(NotifierTest, WhatTheKernelTakesAtOnceIsToldThoughTheTellerIsDead) {
   const test::ScratchDirectory scratch("notifier");
   ChildProcess daemon([&](ChildProcess&) {
-    static std::atomic<bool> is_kept = true;
-    if (!Teller::start([] { return is_kept.load(); })) return 1;
+    if (!Teller::start([] { return true; })) return 1;
     auto state = SessionState::open(scratch / "state", scratch / "going", Start::kAnew);
     const FileDescriptor device(
         ::open((scratch / "device").c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
     if (!state || !device || !kill_teller()) return 2;
     Notifier notifier;
     notifier.start(device.get(), scratch.path(), *state);
-    if (notifier.inode_now(kRootNode) || std::filesystem::file_size(scratch / "device") != 0) return 3;
+    if (!notifier.inode_now(kRootNode) || std::filesystem::file_size(scratch / "device") == 0) return 3;
+    const FullPipe pipe;
+    Notifier held_up;
+    held_up.start(pipe.device(), scratch.path(), *state);
+    return held_up.inode_now(kRootNode) ? 4 : 0;
+  });
+  EXPECT_EQ(daemon.join(), 0);
+}
+
+// A daemon whose keeper has died is the last one: nobody will tell what it leaves to the next.
+TEST(NotifierTest, TheKernelIsWaitedForWithoutATellerOnceNobodyKeepsTheMounts) {
+  const test::ScratchDirectory scratch("notifier");
+  ChildProcess daemon([&](ChildProcess&) {
+    static std::atomic<bool> is_kept = true;
+    if (!Teller::start([] { return is_kept.load(); })) return 1;
+    auto state = SessionState::open(scratch / "state", scratch / "going", Start::kAnew);
+    FullPipe pipe;
+    if (!state || !kill_teller()) return 2;
+    Notifier notifier;
+    notifier.start(pipe.device(), scratch.path(), *state);
+    if (notifier.inode_now(kRootNode)) return 3;
     is_kept = false;
-    if (!notifier.inode_now(kRootNode) || std::filesystem::file_size(scratch / "device") == 0) return 4;
+    auto told = std::async(std::launch::async, [&] { return notifier.inode_now(kRootNode); });
+    pipe.empty(told);
+    if (!told.get()) return 4;
     const std::array<NodeId, 1> links{kRootNode};
     return notifier.links_now(links) ? 0 : 5;
   });

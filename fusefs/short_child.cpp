@@ -1,0 +1,44 @@
+#include "fusefs/short_child.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+
+namespace okcvm::fusefs {
+
+void ShortChild::close_all_but(int kept) {
+  if (kept > 0) ::syscall(SYS_close_range, 0, kept - 1, 0);
+  ::syscall(SYS_close_range, kept + 1, ~0u, 0);
+}
+
+void ShortChild::watch() {
+  if (pid_ > 0) handle_ = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+}
+
+ShortChild::~ShortChild() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, WNOHANG);
+}
+
+std::optional<int> ShortChild::status_within(int patience) {
+  pollfd ended{handle_.get(), POLLIN, 0};
+  int ready = 0;
+  do ready = ::poll(&ended, 1, patience);
+  while (ready < 0 && errno == EINTR);
+  int status = 0;
+  if (ready != 1 || ::waitpid(pid_, &status, 0) != pid_) return std::nullopt;
+  pid_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void ShortChild::end() {
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+}  // namespace okcvm::fusefs
