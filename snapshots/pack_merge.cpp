@@ -160,6 +160,16 @@ bool copy_pack(int folder, const Pack& pack, std::unordered_set<Oid, OidHash>& c
   });
 }
 
+/// Git's index over several packs (git-multi-pack-index(1)) would name those that go, and so would the files
+/// beside it; git does without.
+void forget_index_of_several(int folder) {
+  const auto rows = rows_in(folder);
+  if (!rows) return;
+  for (const auto& row : *rows)
+    if (row.name.starts_with("multi-pack-index")) ::unlinkat(folder, row.name.c_str(), 0);
+  ::unlinkat(folder, "multi-pack-index.d/multi-pack-index-chain", 0);
+}
+
 bool bring_in(int from, int folder, const std::string& name) {
   for (const char* ending : {".pack", ".idx"}) {
     fault_point("merge.rename");
@@ -190,6 +200,7 @@ void set_damaged_packs_aside(Repository& repository) {
         ::unlinkat(incoming.get(), (std::string(kDraft) + ending).c_str(), 0);
       continue;
     }
+    forget_index_of_several(folder.get());
     for (const char* ending : {".idx", ".pack"})
       ::renameat(folder.get(), (pack.name + ending).c_str(), repository.own_folder(),
                  ("damaged-" + pack.name + ending).c_str());
@@ -224,6 +235,7 @@ void merge_packs(Repository& repository) {
     clean_up_merge(repository);
     return;
   }
+  forget_index_of_several(folder.get());
   for (const auto& pack : packs) {
     if (pack.name == merged) continue;
     // The index first: git looks for indexes, and an index without its pack would be an error.

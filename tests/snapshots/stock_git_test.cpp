@@ -59,6 +59,19 @@ TEST_F(StockGit, PacksWithDeltasStayAndTheOthersAreMerged) {
   expect_sound_repository();
 }
 
+TEST_F(StockGit, ItsIndexOfSeveralPacksGoesBeforeTheyDo) {
+  for (int i = 0; i < 60; ++i) {
+    write(in("outputs/number"), std::to_string(i));
+    record_.note(ChangeKind::kContent, "outputs/number");
+    snapshot("number");
+    if (i == 20) git("multi-pack-index write");
+  }
+  EXPECT_FALSE(std::filesystem::exists(repository() / "objects/pack/multi-pack-index"));
+  expect_sound_repository();
+  reopen();
+  expect_sound_repository();
+}
+
 TEST_F(StockGit, WhatItTookAwayIsMissedByVerify) {
   shell("echo a > outputs/one");
   snapshot("a");
