@@ -10,6 +10,7 @@
 #include "fusefs/channel.h"
 #include "fusefs/io_buffer.h"
 #include "fusefs/replies.h"
+#include "policy/fault.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -116,6 +117,7 @@ void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino
   // then.
   const auto rename_and_tell = [&]() -> Result<Operations::Renamed> {
     auto renamed = rename();
+    fault_point("rename.done");
     if (!renamed || renamed->links.empty()) return renamed;
     const Channel::Waiting waiting(dispatcher_of(request).channel);
     if (dispatcher_of(request).operations.drop_texts(renamed->links)) return renamed;

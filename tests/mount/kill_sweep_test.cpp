@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <thread>
 
 #include "tests/mount/daemon_process.h"
 #include "tests/mount/sweep_calls.h"
@@ -335,6 +337,45 @@ TEST_F(References, OfLostRepliesAreGivenBack) {
       if (HasFailure() || takeovers_ == 0) break;
       ASSERT_LT(n, 100);
     }
+}
+
+/// A link that leads out of the mount from where its directory is for the kernel, but not from where the
+/// directory goes: the dead daemon may have moved it, and the kernel not have heard of that.
+using MoveToADeeperPlace = Sweep;
+
+TEST_F(MoveToADeeperPlace, LetsNoLinkLeadOutBeforeTheKernelHearsOfIt) {
+  static fs::path death;
+  const Call move{
+      "",
+      "mkdir -p d/d/d/d/d/d/d/d/moved && mv d/d/d/d/d/d/d/d/moved . &&"
+      "ln -s ../../../../../../../../../proc/self/status d/d/d/d/d/d/d/d/link &&"
+      "mv d/d/d/d/d/d/d/d/link moved",
+      [](const fs::path& here) {
+        const auto moved = open_file(here / "moved", O_PATH | O_DIRECTORY);
+        const auto leads_out = [&] { return ::openat(moved.get(), "link", O_RDONLY | O_CLOEXEC) >= 0; };
+        std::atomic<int> led_out = leads_out();  // the kernel knows the link from now on
+        std::jthread reader([&](const std::stop_token& stop) {
+          while (!stop.stop_requested())
+            if (there_is(death)) led_out += leads_out();
+        });
+        const auto answer =
+            ANSWER_OF(::rename((here / "moved").c_str(), (here / "d/d/d/d/d/d/d/d/moved").c_str()));
+        reader.request_stop();
+        reader.join();
+        return answer + ", led out " + std::to_string(led_out);
+      },
+      ""};
+  for (int n = 1;; ++n) {
+    const auto where = "at" + std::to_string(n);
+    SCOPED_TRACE("death at point " + std::to_string(n));
+    death = place_->scratch() / where;
+    prepare(move, outputs() / where);
+    arm("kill:" + std::to_string(n) + "\ndelay:rename.done:150");
+    EXPECT_EQ(make(move, outputs() / where, [] { write(death, ""); }), "ok, led out 0");
+    disarm();
+    if (HasFailure() || takeovers_ == 0) break;
+    ASSERT_LT(n, 100);
+  }
 }
 
 using InWorkdir = Sweep;
