@@ -355,8 +355,8 @@ Result<void> Operations::sync(NodeId id, bool data_only) {
   if (!node) return fail(node.error());
   if (node->is_directory()) {
     auto directory = directories_.open(id);
-    if (!directory && is_fixed(id) && directory.error().errno_value == ENOENT)
-      return {};  // nothing is on disk
+    // Not made yet, or removed while it is open: nothing of it is on the disk.
+    if (!directory && directory.error().errno_value == ENOENT) return {};
     if (!directory) return fail(directory.error());
     if (::fsync((*directory)->file.get()) != 0) return fail_errno(errno);
     return {};

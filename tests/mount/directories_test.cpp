@@ -397,6 +397,20 @@ TEST_F(Directories, LinkCountsCountSubdirectories) {
   });
 }
 
+TEST_F(Directories, ARemovedOneThatIsOpenStaysOfUse) {
+  expect_as_native([](const fs::path& here, std::ostream& log) {
+    ::mkdir((here / "d").c_str(), 0755);
+    const auto open = open_file(here / "d", O_RDONLY | O_DIRECTORY);
+    ::rmdir((here / "d").c_str());
+    struct stat status {};
+    log << ANSWER_OF(::fsync(open.get())) << ANSWER_OF(::fdatasync(open.get()))
+        << ANSWER_OF(::fchmod(open.get(), 0700)) << ANSWER_OF(::futimens(open.get(), nullptr))
+        << ANSWER_OF(::fsetxattr(open.get(), "user.a", "1", 1, 0)) << ANSWER_OF(::fstat(open.get(), &status))
+        << std::oct << status.st_mode << ' ' << status.st_nlink << ANSWER_OF(::mkdirat(open.get(), "a", 0755))
+        << ANSWER_OF(::openat(open.get(), ".", O_RDONLY)) << ANSWER_OF(::faccessat(open.get(), "a", F_OK, 0));
+  });
+}
+
 TEST_F(Directories, TenThousandDirectoriesDoNotUseUpDescriptors) {
   const auto here = shared_in_session();
   const auto count_open = [] { return std::distance(fs::directory_iterator("/proc/self/fd"), {}); };
