@@ -52,15 +52,19 @@ bool may_take_long(std::uint32_t opcode, bool syncs_at_once) {
 }
 
 /// Whether somebody uses the session. It is none to be mounted and unmounted, as by an upgrade; the kernel
-/// forgets when it is short of memory; and df(1) and monitors ask all mounts alike.
-bool is_use(std::uint32_t opcode) {
-  switch (opcode) {
+/// forgets when it is short of memory; and df(1), monitors and who lists the mount root look at all mounts
+/// alike.
+bool is_use(const fuse_in_header& header) {
+  switch (header.opcode) {
     case FUSE_INIT:
     case FUSE_DESTROY:
     case FUSE_FORGET:
     case FUSE_BATCH_FORGET:
     case FUSE_STATFS:
       return false;
+    case FUSE_GETATTR:
+    case protocol::kStatx:
+      return header.nodeid != FUSE_ROOT_ID;
     default:
       return true;
   }
@@ -231,7 +235,7 @@ ssize_t Channel::read(Reader& reader) {
   begin(reader, size);
   if (header->pid && reader.rate.is_high_at(current().started))
     Wakefulness::instance().extend(current().started);
-  if (is_use(header->opcode)) last_used_.store(now_seconds(), std::memory_order_relaxed);
+  if (is_use(*header)) last_used_.store(now_seconds(), std::memory_order_relaxed);
   if (header->opcode == FUSE_INIT) state_.record_init(bytes);
   return size;
 }

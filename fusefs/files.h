@@ -123,7 +123,7 @@ class Files {
   /// Removes everything in a zone (reset). Files open in it stay usable by their descriptors.
   virtual Result<void> empty_zone(Zone zone, const GoesOn& goes_on = nullptr) = 0;
 
-  virtual Result<WorkspaceInfo> info() = 0;
+  virtual Result<WorkspaceInfo> info(const GoesOn& goes_on = nullptr) = 0;
 };
 
 }  // namespace okcvm::fusefs

@@ -254,24 +254,27 @@ Result<RelPath> PathFiles::resolve(const Caller& caller, const RelPath& path, bo
   return found->path();
 }
 
-Result<WorkspaceInfo> PathFiles::info() {
+Result<WorkspaceInfo> PathFiles::info(const GoesOn& goes_on) {
   WorkspaceInfo info;
   auto folder = workspace_.open_folder();
   if (!folder && folder.error().errno_value == ENOENT) return info;
   if (!folder) return explained(folder.error(), {});
   info.materialized = true;
-  const auto count = [&info](const struct stat& status) {
+  const auto count = [&](const struct stat& status) {
     if (std::pair(status.st_mtim.tv_sec, status.st_mtim.tv_nsec) >
         std::pair(info.last_modified.tv_sec, info.last_modified.tv_nsec))
       info.last_modified = status.st_mtim;
     ++(S_ISDIR(status.st_mode) ? info.directories : info.files);
     if (S_ISREG(status.st_mode)) info.bytes += static_cast<std::uint64_t>(status.st_size);
+    return !goes_on || goes_on();
   };
   for (const auto& rule : kZoneRules) {
     if (!rule.snapshotted) continue;
     auto zone = workspace_.open_zone(rule.zone);
     if (!zone) continue;  // not written yet
-    if (auto visited = visit_tree(std::move(*zone), count); !visited) return explained(visited.error(), {});
+    auto visited = visit_tree(std::move(*zone), count);
+    if (!visited && visited.error().code == Code::kBusy) return fail(visited.error());
+    if (!visited) return explained(visited.error(), {});
   }
   return info;
 }

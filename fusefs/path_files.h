@@ -90,7 +90,7 @@ class PathFiles final : public Files {
   Result<void> remove(const Caller& caller, const RelPath& path, bool recursive, const EntryCheck& check,
                       const GoesOn& goes_on) override;
   Result<void> empty_zone(Zone zone, const GoesOn& goes_on) override;
-  Result<WorkspaceInfo> info() override;
+  Result<WorkspaceInfo> info(const GoesOn& goes_on) override;
 
   /// Removes what a daemon that died had staged in the workspace.
   void remove_leftovers();

@@ -72,7 +72,7 @@ Result<std::string> move_to(int to, int from, const std::string& name, std::uint
 
 }  // namespace
 
-Result<void> visit_tree(FileDescriptor top, const std::function<void(const struct stat&)>& visit) {
+Result<void> visit_tree(FileDescriptor top, const std::function<bool(const struct stat&)>& visit) {
   std::vector<Level> levels;
   std::set<Identity> entered;
   const auto enter = [&](FileDescriptor directory) -> Result<void> {
@@ -84,7 +84,7 @@ Result<void> visit_tree(FileDescriptor top, const std::function<void(const struc
     for (auto& name : *names) {
       struct stat status {};
       if (::fstatat(level.directory.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
-      visit(status);
+      if (!visit(status)) return fail(Code::kBusy, "the walk through a directory tree was given up");
       if (S_ISDIR(status.st_mode)) level.unvisited.push_back(std::move(name));
     }
     if (levels.size() > kHeldLevels) levels.back().directory.reset();

@@ -339,6 +339,18 @@ TEST_F(Sessions, AStuckRequestStopsNoOther) {
   EXPECT_EQ(opened, 3);
 }
 
+/// As df(1) and `ls -l` of the mount root do, for all sessions alike.
+TEST_F(Sessions, ALookAtTheMountPointIsNoUse) {
+  const auto last_used = [&] { return session().driver().statistics().last_used.time_since_epoch().count(); };
+  struct statfs space {};
+  struct statx status {};
+  EXPECT_OK(::statfs(session().mount().c_str(), &space));
+  EXPECT_OK(::statx(AT_FDCWD, session().mount().c_str(), AT_STATX_FORCE_SYNC, STATX_ALL, &status));
+  EXPECT_EQ(last_used(), 0);
+  EXPECT_OK(::statx(AT_FDCWD, outputs().c_str(), AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, &status));
+  EXPECT_GT(last_used(), 0);
+}
+
 TEST_F(Sessions, RequestsAreCounted) {
   write(outputs() / "file", "x");
   const auto statistics = session().driver().statistics();

@@ -44,6 +44,7 @@ class TreesTest : public ::testing::Test {
     EXPECT_TRUE(visit_tree(open(), [&](const struct stat& status) {
       ++(S_ISDIR(status.st_mode) ? counts.first : counts.second);
       meanwhile();
+      return true;
     }));
     return counts;
   }
@@ -55,6 +56,15 @@ class TreesTest : public ::testing::Test {
 TEST_F(TreesTest, MayBeDeeperThanThereAreDescriptors) {
   make_chain();
   EXPECT_EQ(counted(), std::pair(kDepth, kDepth));
+}
+
+TEST_F(TreesTest, AreLeftWhenTheVisitorHasSeenEnough) {
+  make_chain();
+  int seen = 0;
+  const auto visited = visit_tree(open(), [&](const struct stat&) { return ++seen < 10; });
+  ASSERT_FALSE(visited);
+  EXPECT_EQ(visited.error().code, Code::kBusy);
+  EXPECT_EQ(seen, 10);
 }
 
 TEST_F(TreesTest, MayBeWideAndHoldAnything) {

@@ -431,7 +431,7 @@ TEST_F(DaemonSessions, AreAllListedHoweverManyTheyAre) {
     for (int i = 0; i < kMany; ++i) {
       daemon::SessionRecord record(*SessionId::parse("s" + std::to_string(i)));
       record.created_at = daemon::time_now();
-      record.state = daemon::SessionState::kUnmounted;
+      record.state = daemon::SessionPhase::kUnmounted;
       ASSERT_TRUE((*registry)->insert(record));
     }
   }

@@ -269,7 +269,7 @@ TEST_F(RegistryTest, BringsTheSeedsDatabaseUpToDate) {
   const auto registry = open();
   const auto loaded = registry->load();
   ASSERT_EQ(loaded->sessions.size(), 1u);
-  EXPECT_EQ(loaded->sessions.front().state, SessionState::kUnmounted);
+  EXPECT_EQ(loaded->sessions.front().state, SessionPhase::kUnmounted);
   EXPECT_EQ(time_text(loaded->sessions.front().created_at), "2025-01-02T03:04:05.678Z");
   EXPECT_EQ(registry->checkpoint(id_of("old"), "c")->data, "{}");
 }

@@ -20,7 +20,7 @@
 namespace okcvm::test {
 namespace {
 
-using daemon::SessionState;
+using daemon::SessionPhase;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -83,7 +83,7 @@ TEST_F(Sessions, AreMountedInTheRegistryToo) {
   EXPECT_FALSE(sessions_->mount(session));
   accept_changes();
   EXPECT_TRUE(sessions_->mount(session));
-  EXPECT_EQ(row("s")->state, SessionState::kMounted);
+  EXPECT_EQ(row("s")->state, SessionPhase::kMounted);
 }
 
 TEST_F(Sessions, ShowNoSkillThatWasRefused) {

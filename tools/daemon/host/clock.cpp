@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdio>
@@ -60,9 +61,16 @@ timespec from_milliseconds(std::int64_t milliseconds) {
   return timespec{static_cast<time_t>(seconds), static_cast<long>(rest * 1'000'000)};
 }
 
-std::string time_text(const timespec& time) {
+tm utc_of(time_t seconds) {
+  constexpr time_t kYear0 = -62'167'219'200, kEndOfYear9999 = 253'402'300'799;
+  const time_t shown = std::clamp(seconds, kYear0, kEndOfYear9999);
   tm parts{};
-  ::gmtime_r(&time.tv_sec, &parts);
+  ::gmtime_r(&shown, &parts);
+  return parts;
+}
+
+std::string time_text(const timespec& time) {
+  const tm parts = utc_of(time.tv_sec);
   char text[64];
   std::snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ", parts.tm_year + 1900,
                 parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,

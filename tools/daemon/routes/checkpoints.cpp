@@ -24,9 +24,10 @@ Json view_of_checkpoint(const Checkpoint& checkpoint, const std::optional<std::s
 
 Json view_with_data(const Checkpoint& checkpoint, const std::optional<std::string>& head) {
   auto view = view_of_checkpoint(checkpoint, head);
-  auto data = Json::parse(checkpoint.data, nullptr, false);
+  // Not as Json, which looks through an object's names for each new one. They were saved in order.
+  const auto data = nlohmann::json::parse(checkpoint.data, nullptr, false);
   // Older tables may hold something else than JSON.
-  view["data"] = data.is_discarded() ? Json(checkpoint.data) : std::move(data);
+  view["data"] = data.is_discarded() ? Json(checkpoint.data) : Json(data);
   return view;
 }
 
@@ -124,6 +125,7 @@ Result<Response> list_checkpoints(Exchange& exchange) {
 
 Result<Response> load_checkpoint(Exchange& exchange) {
   if (auto ended = QueryFields(exchange.request.query).end(); !ended) return fail(ended.error());
+  if (auto turn = exchange.take_turn(exchange.service.documents); !turn) return fail(turn.error());
   auto checkpoint = find_checkpoint(exchange);
   if (!checkpoint) return fail(checkpoint.error());
   return json_response(view_with_data(*checkpoint, exchange.session->record().head_checkpoint));

@@ -24,8 +24,7 @@ Result<RelPath> path_of(const Exchange& exchange) {
 
 /// HTTP's own date form (RFC 9110, 5.6.7).
 std::string http_date(const timespec& time) {
-  tm parts{};
-  ::gmtime_r(&time.tv_sec, &parts);
+  const tm parts = utc_of(time.tv_sec);
   char text[64];
   std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &parts);
   return text;

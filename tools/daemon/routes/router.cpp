@@ -13,6 +13,8 @@ namespace {
 
 using M = Method;
 
+constexpr std::size_t kSmallBody = 64 << 10;  // parsed, JSON takes some ten times its size
+
 constexpr std::array kRoutes{
     Route{M::kPost, "/v1/sessions", routes::create_session},
     Route{M::kGet, "/v1/sessions", routes::list_sessions},
@@ -201,6 +203,8 @@ Handling handling_of(Service& service, const Route& route) {
           return tell(phase, done, total) && !session->gate().is_ending();
         };
       Exchange exchange{service, request, std::move(*session)};
+      if (request.body.size() > kSmallBody)
+        if (auto turn = exchange.take_turn(service.documents); !turn) return fail(turn.error());
       return route.respond(exchange);
     }();
     auto response = answered ? std::move(*answered) : refusal(route, answered.error(), request.id);

@@ -25,6 +25,7 @@ struct Service {
   timespec started_at{};
   std::chrono::steady_clock::time_point started{};
   std::function<std::size_t()> connections;
+  Turns documents{};         // large JSON, as bodies and checkpoints
   Turns listings{};          // of directories, and what differs between snapshots
   Turns live_comparisons{};  // may read whole workspaces
   Turns verifications{};     // read whole repositories

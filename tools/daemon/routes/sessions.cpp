@@ -153,9 +153,10 @@ Result<Response> label_session(Exchange& exchange) {
 Result<Response> session_info(Exchange& exchange) {
   if (auto ended = QueryFields(exchange.request.query).end(); !ended) return fail(ended.error());
   const auto& session = *exchange.session;
+  if (auto turn = exchange.take_turn(exchange.service.listings); !turn) return fail(turn.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
-  auto info = exchange.service.sessions.info(session);
+  auto info = exchange.service.sessions.info(session, exchange.request.goes_on());
   if (!info) return fail(info.error());
   const auto mount = session.mount();
   const auto statistics = mount ? mount->statistics() : fusefs::MountStatistics();

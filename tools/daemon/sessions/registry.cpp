@@ -13,12 +13,12 @@ namespace {
 using nlohmann::json;
 
 struct StateRow {
-  SessionState state;
+  SessionPhase state;
   std::string_view name;
 };
 constexpr std::array kStates{
-    StateRow{SessionState::kMounted, "mounted"}, StateRow{SessionState::kUnmounted, "unmounted"},
-    StateRow{SessionState::kMaking, "making"}, StateRow{SessionState::kDeleting, "deleting"}};
+    StateRow{SessionPhase::kMounted, "mounted"}, StateRow{SessionPhase::kUnmounted, "unmounted"},
+    StateRow{SessionPhase::kMaking, "making"}, StateRow{SessionPhase::kDeleting, "deleting"}};
 
 constexpr std::string_view kColumns =
     "user_id, created_at, updated_at, metadata, owner_uid, owner_gid, root_mode, state, last_used, "

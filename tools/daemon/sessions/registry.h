@@ -22,7 +22,7 @@ namespace okcvm::daemon {
 
 /// How far a session's making or unmaking has come. A daemon start mounts kMounted and removes what is left
 /// of the last two.
-enum class SessionState : std::uint8_t { kMounted, kUnmounted, kMaking, kDeleting };
+enum class SessionPhase : std::uint8_t { kMounted, kUnmounted, kMaking, kDeleting };
 
 struct WorkdirFallback {
   std::string requested;
@@ -39,7 +39,7 @@ struct SessionRecord {
   mode_t root_mode = 0700;
   timespec created_at{};
   std::int64_t last_used = 0;  // milliseconds since 1970
-  SessionState state = SessionState::kMounted;
+  SessionPhase state = SessionPhase::kMounted;
   std::map<std::string, std::string> labels;
   std::vector<std::string> skills;
   std::optional<std::string> agent;    // the child of root that it was made for

@@ -125,7 +125,7 @@ class Sessions final {
 
   std::filesystem::path mount_point_of(const SessionId& id) const;
   /// Of an unmounted session too.
-  Result<fusefs::WorkspaceInfo> info(const Session& session) const;
+  Result<fusefs::WorkspaceInfo> info(const Session& session, const fusefs::GoesOn& goes_on) const;
 
   // -- Skills and workdirs
   // -----------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ fusefs::WorkspaceInfo count_tree(const std::filesystem::path& workspace) {
       if (S_ISREG(entry.st_mode)) info.bytes += static_cast<std::uint64_t>(entry.st_size);
       if (to_milliseconds(entry.st_mtim) > to_milliseconds(info.last_modified))
         info.last_modified = entry.st_mtim;
+      return true;
     });
   }
   return info;
@@ -70,7 +71,7 @@ Result<fusefs::MountConfig> Sessions::mount_config(const Session& session,
       .created_at = record.created_at,
       .passthrough = config_.passthrough ? fusefs::Passthrough::kAuto : fusefs::Passthrough::kOff,
       .record_changes = config_.snapshots,
-      .is_as_snapshotted = record.state == SessionState::kMaking,
+      .is_as_snapshotted = record.state == SessionPhase::kMaking,
       .symlink_host_roots = config_.symlink_host_roots,
       .skills = {},
       .workdir = {},
@@ -233,10 +234,10 @@ Result<void> Sessions::mount(Session& session) {
     if (auto attached = attach(session); !attached) return attached;
   } else {
     reopen_store(session);
-    if (session.record().state == SessionState::kMounted) return {};
+    if (session.record().state == SessionPhase::kMounted) return {};
   }
   auto record = session.record();
-  record.state = SessionState::kMounted;
+  record.state = SessionPhase::kMounted;
   if (auto saved = save(session, std::move(record)); !saved) return saved;
   tell(session, "session", "mounted");
   return {};
@@ -247,8 +248,8 @@ Result<void> Sessions::unmount(Session& session, bool force) {
   if (!pass) return fail(pass.error());
   if (auto detached = detach(session, force); !detached) return detached;
   auto record = session.record();
-  if (record.state == SessionState::kUnmounted) return {};
-  record.state = SessionState::kUnmounted;
+  if (record.state == SessionPhase::kUnmounted) return {};
+  record.state = SessionPhase::kUnmounted;
   if (auto saved = save(session, std::move(record)); !saved) return saved;
   tell(session, "session", "unmounted");
   return {};
@@ -341,7 +342,7 @@ Result<bool> Sessions::remove_found(Session& session) {
 /// False where there is no room for the note: deleting is what makes room.
 Result<bool> Sessions::note_deletion(Session& session) {
   auto record = session.record();
-  record.state = SessionState::kDeleting;
+  record.state = SessionPhase::kDeleting;
   const auto saved = save(session, std::move(record));
   if (saved) return true;
   if (saved.error().code != Code::kNoSpace) return fail(saved.error());
@@ -407,8 +408,8 @@ Sessions::Cleaned Sessions::clean(const Peer& peer, std::chrono::seconds older_t
   return cleaned;
 }
 
-Result<fusefs::WorkspaceInfo> Sessions::info(const Session& session) const {
-  if (const auto mount = session.mount()) return mount->files().info();
+Result<fusefs::WorkspaceInfo> Sessions::info(const Session& session, const fusefs::GoesOn& goes_on) const {
+  if (const auto mount = session.mount()) return mount->files().info(goes_on);
   return count_tree(store_config(session.record()).workspace);
 }
 

@@ -131,7 +131,7 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
   record.root_mode = original.root_mode;
   record.created_at = time_now();
   record.last_used = to_milliseconds(record.created_at);
-  record.state = SessionState::kMaking;
+  record.state = SessionPhase::kMaking;
   record.labels = original.labels;
   if (labels) record.labels = std::move(*labels);
   record.skills = original.skills;
@@ -154,7 +154,7 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
     if (auto attached = attach(session); !attached) return fail(attached.error());
     // What was left out of the snapshot is not there.
     if (const auto mount = session.mount()) mount->mark_changed(copied->left_out);
-    record.state = SessionState::kMounted;
+    record.state = SessionPhase::kMounted;
     if (auto saved = save(session, record); !saved) return fail(saved.error());
     return copied;
   }();

@@ -111,7 +111,7 @@ void Sessions::let_go(const SessionId& id, bool was_kept) {
 void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was_lost) {
   const auto pass = session.gate().alone();
   if (!pass) return;
-  const bool should_be_mounted = session.record().state == SessionState::kMounted;
+  const bool should_be_mounted = session.record().state == SessionPhase::kMounted;
   std::string affected;
   if (was_lost) affected = "its mount was lost with the last daemon";
   const bool was_kept = static_cast<bool>(kept_device);
@@ -192,7 +192,7 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
     FileDescriptor device;
     if (auto kept = kept_devices.extract(record.id.text())) device = std::move(kept.mapped());
     const bool is_unfinished =
-        record.state == SessionState::kMaking || record.state == SessionState::kDeleting;
+        record.state == SessionPhase::kMaking || record.state == SessionPhase::kDeleting;
     auto session = std::make_shared<Session>(std::move(record));
     if (is_unfinished) {
       const bool was_kept = static_cast<bool>(device);
