@@ -126,8 +126,13 @@ class GitStore final : public Store {
   Result<RestoreResult> restore_now(const Commit& target, const std::vector<RelPath>& paths,
                                     const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
   Result<Snapshot> undo_after_nothing(const Taken& taken) REQUIRES(mutex_);
-  Result<void> carry_out(const Plan& plan, const Taken& taken, const Commit& target, Tree& wanted,
-                         const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
+  struct Site;
+  Result<std::unique_ptr<Site>> open_site(const Progress& progress) REQUIRES(mutex_);
+  Result<std::unique_ptr<Site>> write_ahead(const Commit& target, const std::vector<RelPath>& paths,
+                                            const std::string& label, const RestoreHooks& hooks,
+                                            const Progress& progress) REQUIRES(mutex_);
+  Result<void> carry_out(Site& site, const Plan& plan, const Taken& taken, const Commit& target, Tree& wanted,
+                         const RestoreHooks& hooks) REQUIRES(mutex_);
   Result<Disk> reach_workspace() REQUIRES(mutex_);
   Result<Oid> keep_base(const Commit& before, const Commit& target, Tree& wanted, const Plan& plan)
       REQUIRES(mutex_);

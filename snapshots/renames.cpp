@@ -233,6 +233,20 @@ Result<Work> follow_renames(Tree& live, Tree& target, const std::vector<RelPath>
   return work;
 }
 
+Result<void> for_each_incoming(const Work& work, Tree& wanted,
+                               const std::function<Result<void>(const std::string&, const Node&)>& use) {
+  std::set<std::uint32_t> groups;
+  for (const auto& [group, path] : work.link_sources) groups.insert(group);
+  for (const auto& delta : work.rest) {
+    const bool comes_in =
+        delta.after && delta.after->type == NodeType::kFile && (!delta.before || delta.content);
+    if (!comes_in) continue;
+    if (const auto group = wanted.links().find(delta.path); group && !groups.insert(*group).second) continue;
+    if (auto used = use(delta.path, *delta.after); !used) return used;
+  }
+  return {};
+}
+
 PathChanges::PathChanges(const std::vector<NameStep>& steps) {
   for (const auto& [from, entry, round] : steps) {
     if (from.empty()) continue;

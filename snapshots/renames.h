@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,6 +33,11 @@ struct Work {
   /// Of names that go in the rest: under which other one their file goes on.
   std::map<std::string, std::string> other_names = {};
 };
+
+/// Calls `use` with the path and the node of each file whose bytes must be written: of a group of hard links
+/// once, and not where it is linked to one that is there. Goes on while that succeeds.
+Result<void> for_each_incoming(const Work& work, Tree& wanted,
+                               const std::function<Result<void>(const std::string&, const Node&)>& use);
 
 /// Directories above something, from the top down, that were missing.
 struct Way {

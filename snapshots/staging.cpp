@@ -1,6 +1,7 @@
 #include "snapshots/staging.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -173,11 +174,43 @@ Result<void> Staging::build_directory(Tree& tree, Node& node, const Place& place
   return set_attributes(fd->get(), node.attributes, place.path);
 }
 
+Result<void> Staging::write_ahead(const Work& work, Tree& wanted) {
+  std::uint64_t number = 0;
+  return for_each_incoming(work, wanted, [&](const std::string& path, const Node& node) -> Result<void> {
+    std::string name = "ahead" + std::to_string(number++);
+    if (progress_ && number % 256 == 0 && !progress_("writing", number, 0)) return stopped();
+    if (auto made = make_file(node, {path, name}, folder()); !made) return fail(made.error());
+    ahead_[{node.content, node.sparse}].push_back(std::move(name));
+    ahead_bytes_ += node.size;
+    return {};
+  });
+}
+
+FileDescriptor Staging::take_ahead(const Node& node, int parent, const std::string& name) {
+  const auto found = ahead_.find({node.content, node.sparse});
+  if (found == ahead_.end()) return {};
+  const std::string ahead = std::move(found->second.back());
+  found->second.pop_back();
+  if (found->second.empty()) ahead_.erase(found);
+  ahead_bytes_ -= node.size;
+  if (::renameat2(folder(), ahead.c_str(), parent, name.c_str(), RENAME_NOREPLACE) != 0) return {};
+  return FileDescriptor(::openat(parent, name.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
+}
+
 Result<void> Staging::build_file(const Node& node, const Place& place, int parent) {
+  if (const FileDescriptor fd = take_ahead(node, parent, leaf_of(place.staged)))
+    return set_attributes(fd.get(), node.attributes, place.path);
+  auto made = make_file(node, place, parent);
+  if (!made) return fail(made.error());
+  return set_attributes(made->get(), node.attributes, place.path);
+}
+
+/// With its content, but no attributes yet.
+Result<FileDescriptor> Staging::make_file(const Node& node, const Place& place, int parent) {
   const std::string name = leaf_of(place.staged);
   fault_point("restore.create");
   if (const int injected = fault_error("restore.create")) return fail_errno(injected, kWhat, place.path);
-  const FileDescriptor fd(
+  FileDescriptor fd(
       ::openat(parent, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) return fail_errno(errno, kWhat, place.path);
   FileWriter writer(fd.get(), node.sparse, place.path);
@@ -195,7 +228,7 @@ Result<void> Staging::build_file(const Node& node, const Place& place, int paren
                 place.path);
   if (node.sparse && ::ftruncate(fd.get(), static_cast<off_t>(node.size)) != 0)
     return fail_errno(errno, kWhat, place.path);
-  return set_attributes(fd.get(), node.attributes, place.path);
+  return fd;
 }
 
 Result<void> Staging::build_link(const Node& node, const Place& place, int parent) {

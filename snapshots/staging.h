@@ -4,10 +4,13 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
 #include "snapshots/disk.h"
+#include "snapshots/renames.h"
 #include "snapshots/repository.h"
 #include "snapshots/store.h"
 #include "snapshots/tree.h"
@@ -30,6 +33,11 @@ class Staging final {
   /// Builds `node` (and what lies below it, as `extent` says) under a name in the folder. `path` is where it
   /// will be, and names it in errors. `corrupt`, `no_space`.
   Result<void> build(Tree& tree, Node& node, const std::string& path, const std::string& name, Extent extent);
+  /// Writes what files hold that come in, before anybody has to wait for it: who builds one then has its
+  /// content already.
+  Result<void> write_ahead(const Work& work, Tree& wanted);
+  /// Bytes of what was so written and not built from yet.
+  std::uint64_t ahead() const { return ahead_bytes_; }
   /// Files of a link group are made by linking to this one, which is there already. `disk` is borrowed.
   void use_for_group(std::uint32_t group, const Disk& disk, std::string path) {
     linked_.insert_or_assign(group, LinkSource{&disk, std::move(path)});
@@ -47,12 +55,17 @@ class Staging final {
   Result<void> build_entry(Tree& tree, Node& node, const Place& place, int parent);
   Result<void> build_directory(Tree& tree, Node& node, const Place& place);
   Result<void> build_file(const Node& node, const Place& place, int parent);
+  Result<FileDescriptor> make_file(const Node& node, const Place& place, int parent);
+  FileDescriptor take_ahead(const Node& node, int parent, const std::string& name);
   Result<void> build_link(const Node& node, const Place& place, int parent);
 
   const Repository& repository_;
   Disk folder_;
   const Progress& progress_;
   std::map<std::uint32_t, LinkSource> linked_;  // by group of the tree
+  /// What was written ahead, by content and whether it has holes: names in the folder.
+  std::map<std::pair<Oid, bool>, std::vector<std::string>> ahead_;
+  std::uint64_t ahead_bytes_ = 0;
   std::uint64_t built_ = 0;
 };
 

@@ -25,8 +25,8 @@ Store::ChangeSource unheld(const Store::RestoreHooks& hooks) {
   return changes;
 }
 
-/// Whether there is so much to read that most of it is to be read before anyone has to wait. What is open for
-/// writing is read once more then.
+/// Whether there is so much to read that most of it is to be stored before anyone has to wait. What is open
+/// for writing is read once more then.
 bool takes_long(const ChangeSet& changes, const std::filesystem::path& workspace) {
   constexpr std::uint64_t kMuch = 32 << 20;
   if (changes.rescan) return true;
@@ -44,6 +44,17 @@ bool takes_long(const ChangeSet& changes, const std::filesystem::path& workspace
   return false;
 }
 
+/// What it costs to write what comes in, in bytes: a file costs something by itself.
+std::uint64_t cost_to_write(const Work& work, Tree& wanted) {
+  constexpr std::uint64_t kFile = 16 << 10;
+  std::uint64_t bytes = 0;
+  static_cast<void>(for_each_incoming(work, wanted, [&](const std::string&, const Node& node) {
+    bytes += kFile + node.size;
+    return Result<void>();
+  }));
+  return bytes;
+}
+
 Unexpected broken_off(Error reason, const SnapshotId& before) {
   reason.message += "; the restore was broken off half way: restore " + before.text() +
                     " to have back what was there before it";
@@ -51,6 +62,13 @@ Unexpected broken_off(Error reason, const SnapshotId& before) {
 }
 
 }  // namespace
+
+/// The workspace, and where what comes into it is built.
+struct GitStore::Site {
+  Disk disk;
+  StagingFolder folder;
+  Staging staging;
+};
 
 Result<RestoreResult> GitStore::restore_locked(const std::string& snapshot, const std::vector<RelPath>& paths,
                                                bool dry_run, const RestoreHooks& hooks,
@@ -100,9 +118,12 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
   auto wanted = open_tree(target);
   if (!wanted) return fail(wanted.error());
   const std::string label = "Before the restore of " + target.oid.hex().substr(0, kShortId);
-  if (hooks.hold && hooks.changes.cut && takes_long(cut(hooks.changes), config_.workspace))
-    if (auto compared = take_now(label, WhereSame::kIsTheNewest, unheld(hooks), progress); !compared)
-      return fail(compared.error());
+  std::unique_ptr<Site> site;
+  if (hooks.hold && hooks.changes.cut) {
+    auto ahead = write_ahead(target, paths, label, hooks, progress);
+    if (!ahead) return fail(ahead.error());
+    site = std::move(*ahead);
+  }
   const auto hold = hooks.hold ? hooks.hold() : nullptr;
   auto taken = take_now(label, WhereSame::kIsTheNewest, hooks.changes, progress);
   if (!taken) return fail(taken.error());
@@ -116,9 +137,54 @@ Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vec
     if (!undo) return fail(undo.error());
     return RestoreResult{StoreAccess::id(target.oid), {}, std::move(*undo)};
   }
-  if (auto done = carry_out(*plan, *taken, target, **wanted, hooks, progress); !done)
-    return fail(done.error());
+  if (!site) {
+    auto opened = open_site(progress);
+    if (!opened) return fail(opened.error());
+    site = std::move(*opened);
+  }
+  if (auto done = carry_out(*site, *plan, *taken, target, **wanted, hooks); !done) return fail(done.error());
   return RestoreResult{StoreAccess::id(target.oid), std::move(*rows), taken->snapshot};
+}
+
+Result<std::unique_ptr<GitStore::Site>> GitStore::open_site(const Progress& progress) {
+  auto disk = reach_workspace();
+  if (!disk) return fail(disk.error());
+  auto folder = StagingFolder::make(*disk);
+  if (!folder) return fail(folder.error());
+  Staging staging(*repository_, folder->take(), progress);
+  return std::make_unique<Site>(Site{std::move(*disk), std::move(*folder), std::move(staging)});
+}
+
+/// What takes long, while programs go on: what they change meanwhile is looked at again under the hold.
+/// Answers where it wrote, or null: there is little to write.
+Result<std::unique_ptr<GitStore::Site>> GitStore::write_ahead(const Commit& target,
+                                                              const std::vector<RelPath>& paths,
+                                                              const std::string& label,
+                                                              const RestoreHooks& hooks,
+                                                              const Progress& progress) {
+  std::unique_ptr<Tree> live;
+  if (takes_long(cut(hooks.changes), config_.workspace)) {
+    auto taken = take_now(label, WhereSame::kIsTheNewest, unheld(hooks), progress);
+    if (!taken) return fail(taken.error());
+    live = std::move(taken->tree);
+  } else {
+    auto seen = look_at_workspace(unheld(hooks), Look::kAtChanges, progress);
+    if (!seen) return fail(seen.error());
+    live = std::move(*seen);
+  }
+  auto wanted = open_tree(target);
+  if (!wanted) return fail(wanted.error());
+  auto plan = make_plan(*live, **wanted, paths, {config_.owner_uid, config_.owner_gid});
+  if (!plan) return fail(plan.error());
+  if (auto arranged = arrange(*plan, *live, **wanted); !arranged) return fail(arranged.error());
+  if (cost_to_write(plan->work, **wanted) <= config_.much) return nullptr;
+  auto site = open_site(progress);
+  if (!site) return site;
+  if (auto enough = check_space((*site)->disk, plan->work, **wanted, 0); !enough) return fail(enough.error());
+  if (auto written = (*site)->staging.write_ahead(plan->work, **wanted); !written)
+    return fail(written.error());
+  static_cast<void>(::syncfs((*site)->disk.root()));  // that which counts comes under the hold
+  return site;
 }
 
 /// A restore that changes nothing leaves what can be undone: the last one that did, if there was any.
@@ -137,14 +203,10 @@ Result<Snapshot> GitStore::undo_after_nothing(const Taken& taken) {
 
 /// Makes the workspace, of which `taken` was just taken, what the plan wants; or, after an error, what it
 /// was.
-Result<void> GitStore::carry_out(const Plan& plan, const Taken& taken, const Commit& target, Tree& wanted,
-                                 const RestoreHooks& hooks, const Progress& progress) {
-  auto disk = reach_workspace();
-  if (!disk) return fail(disk.error());
-  auto folder = StagingFolder::make(*disk);
-  if (!folder) return fail(folder.error());
-  Staging staging(*repository_, folder->take(), progress);
-  Swap swap(*disk, staging, *taken.tree, wanted, plan.work, plan.scope);
+Result<void> GitStore::carry_out(Site& site, const Plan& plan, const Taken& taken, const Commit& target,
+                                 Tree& wanted, const RestoreHooks& hooks) {
+  auto& [disk, folder, staging] = site;
+  Swap swap(disk, staging, *taken.tree, wanted, plan.work, plan.scope);
   if (auto ready = swap.prepare(); !ready) return ready;
   auto base = keep_base(taken.commit, target, wanted, plan);
   if (!base) return fail(base.error());
@@ -163,13 +225,13 @@ Result<void> GitStore::carry_out(const Plan& plan, const Taken& taken, const Com
 
   auto done = swap.apply();
   if (done) {
-    done = name_restored(journal, *disk);
+    done = name_restored(journal, disk);
     if (!done) static_cast<void>(swap.undo());
   }
   const bool is_whole = swap.is_whole();
-  if (!done && !is_whole) folder->remove();
+  if (!done && !is_whole) folder.remove();
   const auto settled = is_whole ? Journal::remove(*repository_) : recover_restore(journal);
-  folder->remove();  // only now what went is gone, as invalidate() finds it
+  folder.remove();  // only now what went is gone, as invalidate() finds it
   if (hooks.invalidate && (!done || !settled)) hooks.invalidate(plan.paths());
   if (!settled) {
     static_cast<void>(give_up_restore());
@@ -177,7 +239,7 @@ Result<void> GitStore::carry_out(const Plan& plan, const Taken& taken, const Com
   }
   Batch::drop_intent(*repository_);
   if (!done) return done;
-  note_arrivals(plan.work, *disk, wanted, *index_);
+  note_arrivals(plan.work, disk, wanted, *index_);
   index_->commit(journal.base, StatIndex::Seen::kChanges);
   if (hooks.invalidate) hooks.invalidate(plan.paths());
   return {};

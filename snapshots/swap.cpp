@@ -24,19 +24,19 @@ int rename_between(int from, const std::string& name, int to, const std::string&
 
 }  // namespace
 
-/// What is written is at least this much. Files with holes may need less than their size and are not counted.
-Result<void> Swap::check_space() const {
+Result<void> check_space(const Disk& disk, const Work& work, Tree& after, std::uint64_t ahead) {
   std::uint64_t needed = 0;
-  for (const auto& delta : work_.rest)
-    if (delta.after && delta.after->type == NodeType::kFile && (!delta.before || delta.content) &&
-        !delta.after->sparse && !after_.links().find(delta.path))
-      needed += delta.after->size;
+  const auto count = [&](const std::string& /*path*/, const Node& node) -> Result<void> {
+    if (!node.sparse) needed += node.size;
+    return {};
+  };
+  if (auto counted = for_each_incoming(work, after, count); !counted) return counted;
   struct statvfs space {};
-  if (::fstatvfs(disk_.root(), &space) != 0 || space.f_blocks == 0) return {};
+  if (::fstatvfs(disk.root(), &space) != 0 || space.f_blocks == 0) return {};
   const std::uint64_t free = static_cast<std::uint64_t>(space.f_bfree) * space.f_frsize;
-  if (needed <= free) return {};
+  if (needed <= free + ahead) return {};
   return fail(Code::kNoSpace, "the restore needs " + std::to_string(needed) + " bytes and " +
-                                  std::to_string(free) + " are free; nothing was changed");
+                                  std::to_string(free + ahead) + " are free; nothing was changed");
 }
 
 Result<void> Swap::prepare_names() {
@@ -55,7 +55,7 @@ Result<void> Swap::prepare_names() {
 }
 
 Result<void> Swap::prepare() {
-  if (auto enough = check_space(); !enough) return enough;
+  if (auto enough = check_space(disk_, work_, after_, staging_.ahead()); !enough) return enough;
   for (const auto& [group, path] : work_.link_sources) staging_.use_for_group(group, disk_, path);
   if (auto ready = prepare_names(); !ready) return ready;
   for (const auto& delta : work_.rest) {

@@ -10,6 +10,10 @@
 
 namespace okcvm::snapshots {
 
+/// `no_space` where less than the bytes of the files that come in are free. Those with holes may need less
+/// than their size and are not counted. `ahead`: bytes that are written already.
+Result<void> check_space(const Disk& disk, const Work& work, Tree& after, std::uint64_t ahead);
+
 /// Carries a plan out on the workspace in two halves: prepare() does all that can fail for want of space or
 /// for damage, beside the workspace; apply() then only renames and sets attributes, and can take every step
 /// back. What is replaced or removed waits in the staging folder until the whole is done. Not thread-safe.
@@ -47,7 +51,6 @@ class Swap final {
     const Node* to;
   };
 
-  Result<void> check_space() const;
   Result<void> prepare_names();
   void plan_times();
   Result<void> move(Step& step);

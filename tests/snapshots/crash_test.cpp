@@ -90,7 +90,15 @@ TEST_F(CrashTest, TheVeryFirstSnapshotToo) {
   }
 }
 
-TEST_F(CrashTest, ARestoreThatDiesAtAnyStepIsDoneOrNot) {
+class DyingRestore : public CrashTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  DyingRestore() { writes_ahead_ = GetParam(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(CrashTest, DyingRestore, ::testing::Bool(),
+                         [](const auto& row) { return row.param ? "WritingAhead" : "UnderTheHold"; });
+
+TEST_P(DyingRestore, IsDoneOrNot) {
   make_zones();
   shell(
       R"(mkdir -p outputs/a/deep outputs/gone; for i in 1 2 3; do echo $i > outputs/a/$i; done; ln outputs/a/1 uploads/one

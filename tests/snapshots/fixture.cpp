@@ -78,7 +78,10 @@ snapshots::Snapshot SnapshotTest::snapshot(const std::string& label) {
 }
 
 snapshots::Store::RestoreHooks SnapshotTest::hooks() {
-  return {nullptr, record_.source(), [this](const std::vector<RelPath>& paths) { invalidated_ = paths; }};
+  snapshots::Store::RestoreHooks hooks{nullptr, record_.source(),
+                                       [this](const std::vector<RelPath>& paths) { invalidated_ = paths; }};
+  if (writes_ahead_) hooks.hold = [] { return nullptr; };
+  return hooks;
 }
 
 snapshots::RestoreResult SnapshotTest::restore(const snapshots::Snapshot& to,

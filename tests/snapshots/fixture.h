@@ -75,7 +75,11 @@ class SnapshotTest : public ::testing::Test {
   std::filesystem::path workspace() const { return scratch_ / "workspaces/s1"; }
   std::filesystem::path repository() const { return scratch_ / "snapshots/s1.git"; }
   std::filesystem::path in(std::string_view path) const { return workspace() / path; }
-  snapshots::StoreConfig config() const { return {repository(), workspace(), 0, 0}; }
+  snapshots::StoreConfig config() const {
+    snapshots::StoreConfig config{repository(), workspace()};
+    if (writes_ahead_) config.much = 0;
+    return config;
+  }
 
   /// The store, opened when it is first asked for.
   snapshots::Store& store();
@@ -106,6 +110,8 @@ class SnapshotTest : public ::testing::Test {
   void expect_sound_repository();
   std::string git(const std::string& arguments);
 
+  /// Restores write all that comes in before programs would have to wait. To be set before anything else.
+  bool writes_ahead_ = false;
   ScratchDirectory scratch_{"snapshots"};
   ChangeRecord record_;
   std::vector<RelPath> invalidated_;
