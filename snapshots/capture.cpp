@@ -16,6 +16,9 @@ namespace okcvm::snapshots {
 namespace {
 
 constexpr std::string_view kCannotRead = "a file of the session cannot be read, so no snapshot was taken";
+constexpr std::string_view kTooDeep =
+    "no snapshot was taken, for none holds paths of over 4095 bytes: move this directory up, or remove it, "
+    "and try again";
 
 /// A directory that is marked only for its attributes or for something below it.
 bool stands_where_it_stood(const Node& node) {
@@ -173,7 +176,7 @@ Result<void> Capture::entry(Node& node, int parent, const std::string& path,
   if (auto told = tell_progress(); !told) return told;
   ++found_.entries;
   if (path.size() > 4095)
-    return fail_errno(ENAMETOOLONG, kCannotRead, node.parent ? node.parent->path() : std::string());
+    return fail_errno(ENAMETOOLONG, kTooDeep, node.parent ? node.parent->path() : std::string());
   struct stat status {};
   if (::fstatat(parent, node.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     if (is_gone(errno)) return remove(node);

@@ -30,6 +30,11 @@ Result<void> share_file(const std::filesystem::path& from, const std::filesystem
   return {};
 }
 
+/// What git may have made to be quicker of objects or packs that are not all there any more.
+bool is_about_others(const std::string& name) {
+  return name.starts_with("commit-graph") || name.starts_with("multi-pack-index");
+}
+
 }  // namespace
 
 Result<void> GitStore::share_objects(const Repository& target) {
@@ -38,7 +43,9 @@ Result<void> GitStore::share_objects(const Repository& target) {
   auto at = std::filesystem::recursive_directory_iterator(from, error);
   for (; !error && at != std::filesystem::recursive_directory_iterator(); at.increment(error)) {
     const auto inside = to / at->path().lexically_relative(from);
-    if (at->is_directory(error)) {
+    if (is_about_others(at->path().filename())) {
+      at.disable_recursion_pending();
+    } else if (at->is_directory(error)) {
       std::filesystem::create_directories(inside, error);
       if (error) break;  // the next step would clear it
     } else if (auto shared = share_file(at->path(), inside); !shared) {

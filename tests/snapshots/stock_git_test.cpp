@@ -72,6 +72,19 @@ TEST_F(StockGit, ItsIndexOfSeveralPacksGoesBeforeTheyDo) {
   expect_sound_repository();
 }
 
+TEST_F(StockGit, AForkHasNothingThatItMadeToBeQuicker) {
+  shell("echo a > outputs/one");
+  const Snapshot a = snapshot("a");
+  git("commit-graph write --reachable");
+  git("commit-graph write --reachable --split");
+  git("multi-pack-index write");
+  const snapshots::StoreConfig target{scratch_ / "snapshots/f.git", scratch_ / "workspaces/f"};
+  ASSERT_TRUE(store().fork(a.id.text(), target, nullptr));
+  for (const char* file : {"info/commit-graph", "info/commit-graphs", "pack/multi-pack-index"})
+    EXPECT_FALSE(there_is(target.repository / "objects" / file)) << file;
+  EXPECT_EQ(run_script("git --git-dir=" + target.repository.string() + " fsck --strict", "/").exit_code, 0);
+}
+
 TEST_F(StockGit, WhatItTookAwayIsMissedByVerify) {
   shell("echo a > outputs/one");
   snapshot("a");
