@@ -266,7 +266,17 @@ void on_fsyncdir(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_inf
 
 // -- Files --------------------------------------------------------------------------------------------------
 
+/// Before a file is emptied as it is opened, for which the kernel does not wait for what was stored through
+/// mappings and is on its way: it would come afterwards, and stay.
+void let_stores_arrive(fuse_req_t request, NodeId id) {
+  auto& dispatcher = dispatcher_of(request);
+  if (!dispatcher.operations.may_hide_stores(id)) return;
+  const Channel::Waiting waiting(dispatcher.channel);
+  dispatcher.operations.fetch_stores(id);
+}
+
 void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
+  if (wanted->flags & O_TRUNC) let_stores_arrive(request, node(id));
   std::optional<SessionState::Change> change;
   const bool changes = (wanted->flags & O_ACCMODE) != O_RDONLY || (wanted->flags & O_TRUNC);
   answer(request,

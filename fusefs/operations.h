@@ -270,6 +270,8 @@ class Operations {
   /// Whether the kernel may have contents of the file that it did not write yet: Invalidator::inode() fetches
   /// them.
   bool may_hide_stores(NodeId id) const { return nodes_.open_state(id).may_hide_stores(); }
+  /// Has the kernel write what was stored through mappings. Not under a lock that a WRITE may need.
+  bool fetch_stores(NodeId id) { return kernel_.inode_now(id); }
   /// A descriptor of a regular file for reading, for the control socket.
   Result<FileDescriptor> open_for_reading(NodeId id);
 

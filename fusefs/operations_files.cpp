@@ -400,7 +400,7 @@ Result<std::optional<off_t>> Operations::seek(NodeId id, off_t offset, int whenc
 }
 
 Result<off_t> Operations::seek_after_stores(NodeId id, off_t offset, int whence) {
-  const bool are_written = kernel_.inode_now(id);
+  const bool are_written = fetch_stores(id);
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   auto file = open_backing(*node, O_RDONLY);

@@ -288,6 +288,29 @@ TEST_F(FileData, StoresThroughAMappingMoveTheTimesAlsoAfterTheClose) {
   EXPECT_LE(count_of("GETATTR") - before, 1u) << "they are kept again once nobody can store";
 }
 
+TEST_F(FileData, AFileThatIsEmptiedAsItIsOpenedStaysEmptyThoughStoresWereOnTheirWay) {
+  constexpr std::size_t kSize = 4 << 20;
+  for (const mode_t mode : {0644, 04755})  // data of set-id files is never passed through
+    for (int round = 0; round < 30; ++round) {
+      const auto path = outputs() / "file";
+      write(path, "");
+      ASSERT_OK(::chmod(path.c_str(), mode));
+      const auto file = open_file(path, O_RDWR);
+      ASSERT_OK(::ftruncate(file.get(), kSize));
+      {
+        const Mapping mapping(file, kSize, PROT_READ | PROT_WRITE, MAP_SHARED);
+        std::memset(mapping.data(), 'x', kSize);
+        ASSERT_OK(::sync_file_range(file.get(), 0, 0, SYNC_FILE_RANGE_WRITE));
+        open_file(path, O_WRONLY | O_TRUNC);
+      }
+      ASSERT_OK(::fsync(file.get()));
+      ASSERT_EQ(stat_of(session().workspace() / "outputs/file").st_size, 0)
+          << round << std::oct << ' ' << mode;
+      ASSERT_EQ(read(path), "");
+      ASSERT_OK(::unlink(path.c_str()));
+    }
+}
+
 TEST_F(FileData, ProgramsRunFromTheSession) {
   const auto tool = outputs() / "tool";
   ASSERT_EQ(run_script("cp /bin/echo tool && chmod +x tool", outputs()).exit_code, 0);
