@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -45,6 +47,19 @@ Result<FileDescriptor> prepare_mount_point(const std::filesystem::path& path) {
   return place;
 }
 
+/// The sessions that are there need some for their files, and the next daemon as many: no session is made of
+/// the last ones. Numbers are given from the lowest on.
+Result<void> leave_descriptors(int latest) {
+  constexpr rlim_t kReserve = 128;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  if (static_cast<rlim_t>(latest) + std::min(kReserve, limit.rlim_cur / 4) <= limit.rlim_cur) return {};
+  return fail(Code::kQuotaExceeded,
+              "the daemon's descriptors are used up, but for those that the sessions need which "
+              "are there: unmount some, or raise LimitNOFILE= (" +
+                  std::to_string(limit.rlim_cur) + ")");
+}
+
 }  // namespace
 
 std::optional<dev_t> mounted_at(const std::filesystem::path& path) {
@@ -81,6 +96,7 @@ Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point) {
     if (error == ENOENT || error == ENODEV) refused.code = Code::kForbidden;
     return fail(std::move(refused));
   }
+  if (auto enough = leave_descriptors(device.get()); !enough) return fail(enough.error());
   auto place = prepare_mount_point(mount_point);
   if (!place) return fail(place.error());
   const std::string options = "fd=" + std::to_string(device.get()) +

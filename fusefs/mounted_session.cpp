@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <mutex>
 #include <thread>
 
@@ -76,6 +77,16 @@ Result<void> check_take_over(const MountConfig& config, int device, const Worksp
   if (!state.can_resend())
     return fail_errno(EUCLEAN, "the kernel cannot send again what was not answered (Linux 6.9 can)");
   return {};
+}
+
+/// It is there already, unless somebody took it away: then nobody else is to write in it either, whatever the
+/// process's umask is.
+Result<void> make_runtime_folder(const std::filesystem::path& folder) {
+  if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return {};
+  const bool is_made = errno == ENOENT && ::mkdir(folder.parent_path().c_str(), 0755) == 0 &&
+                       ::mkdir(folder.c_str(), 0700) == 0;
+  if (is_made) return {};
+  return fail_errno(errno, "cannot make the run-time directory");
 }
 
 Unexpected in_use() {
@@ -153,9 +164,7 @@ Result<void> MountedSession::run() {
 
 Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, FileDescriptor device,
                                                             Start start) {
-  std::error_code error;
-  std::filesystem::create_directories(config.runtime_dir, error);
-  if (error) return fail_errno(error.value(), "cannot make the run-time directory");
+  if (auto made = make_runtime_folder(config.runtime_dir); !made) return fail(made.error());
   auto workspace = open_workspace(config);
   if (!workspace) return fail(workspace.error());
   const auto state_of = [&config](StateFile purpose) {
@@ -236,10 +245,11 @@ Result<void> MountedSession::unmount(bool force) {
   if (!force && there && mounted_as_ && there != mounted_as_ && is_mounted())
     return fail(Code::kBusy, "something else is mounted on the session: unmount that first, or use force");
   if (force && is_mounted()) fetch_mapped_stores();
-  if (const int error = unmount_at(config_.mount_point, force)) {
+  do {  // also where somebody bound it to its own place
+    const int error = unmount_at(config_.mount_point, force);
     if (error == EBUSY) return in_use();
-    return fail_errno(error, "cannot unmount the session");
-  }
+    if (error) return fail_errno(error, "cannot unmount the session");
+  } while (!force && there && mounted_at(config_.mount_point) == there);
   finished_ = true;
   fault_point("mount.gone");
   // Files that are still open and not passed through need us until they are closed, or this object goes.

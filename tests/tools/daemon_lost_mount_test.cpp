@@ -54,6 +54,20 @@ TEST_F(LostMounts, AreMountedAnewForGoodThoughAnUploadGoesOn) {
   expect_to_stay(std::move(uploader));
 }
 
+TEST_F(LostMounts, OfABindOfTheSessionToItsOwnPlaceNothingIsLeft) {
+  const auto place = mount("s1");
+  ASSERT_EQ(::mount(place.c_str(), place.c_str(), nullptr, MS_BIND, nullptr), 0);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/unmount").status, 200);
+  EXPECT_FALSE(fs::exists(place));
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/mount").status, 200);
+}
+
+TEST_F(LostMounts, TheRunTimeDirectoryThatWasLostIsMadeAnewForRootAlone) {
+  fs::remove_all(root_ / "run/sessions");
+  create({{"id", "s2"}});
+  EXPECT_EQ(mode_of(root_ / "run/sessions"), 0700u);
+}
+
 TEST_F(LostMounts, AreNotTheNextOnesOfTheirName) {
   auto uploader = lose_under_an_upload();
   ASSERT_EQ(ask("DELETE", "/v1/sessions/s1").status, 200);

@@ -89,13 +89,15 @@ Result<void> make_private_file(const std::filesystem::path& file) {
 }
 
 /// Whether what was written can be written over though the file system is full. Elsewhere (btrfs) a store to
-/// the index of the log, which SQLite maps in order to share it, may end this process (SIGBUS). Opened
-/// exclusively, SQLite keeps the index in its own memory.
+/// the index of the log, which SQLite maps in order to share it, may end this process (SIGBUS); so it may
+/// with blocks of less than 4 KiB, for SQLite has that file grow by a byte in each 4 KiB. Opened exclusively,
+/// SQLite keeps the index in its own memory.
 bool writes_in_place(const std::filesystem::path& file) {
   struct statfs system {};
   if (::statfs(file.c_str(), &system) != 0) return false;
-  return system.f_type == EXT4_SUPER_MAGIC || system.f_type == XFS_SUPER_MAGIC ||
-         system.f_type == TMPFS_MAGIC;
+  constexpr auto kGrowsBy = 4096;
+  return system.f_bsize >= kGrowsBy && (system.f_type == EXT4_SUPER_MAGIC ||
+                                        system.f_type == XFS_SUPER_MAGIC || system.f_type == TMPFS_MAGIC);
 }
 
 Unexpected unusable(const std::filesystem::path& file, const std::string& reason) {
