@@ -206,9 +206,9 @@ TEST_F(DaemonRequests, GiveCheckpointsNoIdsThatAnAddressCannotHave) {
     EXPECT_EQ(ask("POST", "/v1/sessions/s1/checkpoints", R"({"data":1,"id":)" + std::string(id) + "}").code(),
               "invalid_request")
         << id;
-  Json names = Json::object();
+  json names = json::object();
   for (int i = 0; i < 60'000; ++i) names[std::to_string(i)] = i;  // takes no time for each pair of them
-  ASSERT_EQ(ask("POST", "/v1/sessions/s1/checkpoints", Json{{"data", names}}.dump()).status, 201);
+  ASSERT_EQ(ask("POST", "/v1/sessions/s1/checkpoints", json{{"data", names}}.dump()).status, 201);
   EXPECT_EQ(ask("GET", "/v1/sessions/s1/checkpoints/latest").json()["data"], names);
   ASSERT_EQ(ask("POST", "/v1/sessions/s1/checkpoints", R"({"data":1,"id":"..\n\u007f?"})").status, 201);
   EXPECT_EQ(ask("GET", "/v1/sessions/s1/checkpoints/..%0a%7f%3f").json()["data"], 1);

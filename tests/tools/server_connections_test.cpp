@@ -67,6 +67,26 @@ TEST_F(ServerConnections, EndsATurnWhoseClientIsGone) {
   turn_ended_.wait(false);
 }
 
+TEST_F(ServerConnections, GivesUpWorkWhoseClientIsGone) {
+  {
+    HttpClient gone(path_);
+    gone.send("GET /long HTTP/1.1\r\n\r\n");
+    waiting_.get_future().wait();
+  }
+  given_up_.wait(false);
+}
+
+TEST_F(ServerConnections, GoesOnForAClientThatHasNothingMoreToSend) {
+  HttpClient half(path_);
+  half.send("GET /long HTTP/1.1\r\nConnection: close\r\n\r\n");
+  half.end_sending();
+  waiting_.get_future().wait();
+  EXPECT_TRUE(half.is_silent_for(std::chrono::milliseconds(100)));
+  EXPECT_FALSE(given_up_);
+  is_enough_ = true;
+  EXPECT_EQ(half.receive().body, "given up");
+}
+
 TEST_F(ServerConnections, WhoTakesAnAnswerSlowlyIsNotIdle) {
   ServerLimits limits;
   limits.idle = std::chrono::seconds(1);

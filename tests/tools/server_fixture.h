@@ -138,6 +138,14 @@ class ServerTest : public ::testing::Test {
         released_.get_future().wait();
         return text_response("released");
       };
+    } else if (request.path == "/long") {
+      handling.respond = [this](Request& asked) {
+        waiting_.set_value();
+        while (asked.progress("working", 0, 0) && !is_enough_) std::this_thread::yield();
+        given_up_ = true;
+        given_up_.notify_all();
+        return text_response("given up");
+      };
     } else if (request.path == "/file") {
       handling.respond = [](Request&) {
         Response response;
@@ -179,7 +187,7 @@ class ServerTest : public ::testing::Test {
   std::unique_ptr<Server> server_;
   std::thread thread_;
   std::promise<void> waiting_, released_, live_ended_;
-  std::atomic<bool> turn_ended_{false};
+  std::atomic<bool> turn_ended_{false}, given_up_{false}, is_enough_{false};
 };
 
 }  // namespace okcvm::daemon

@@ -1,5 +1,6 @@
 #include "tools/daemon/http/connection.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
@@ -179,9 +180,7 @@ std::optional<Response> Connection::take_request() {
     return refuse("chunked is the only transfer coding that is taken", 501);
   }
   if (const auto length = parser_->content_length()) request_.body_size = *length;
-  request_.progress = [this](std::string_view, std::uint64_t, std::uint64_t) {
-    return !context_->out_of_patience;
-  };
+  request_.progress = [this](std::string_view, std::uint64_t, std::uint64_t) { return is_waited_for(); };
 
   auto routed = context_->router(request_);
   if (auto* response = std::get_if<Response>(&routed)) return std::move(*response);
@@ -189,6 +188,14 @@ std::optional<Response> Connection::take_request() {
   if (!handling_.open && request_.body_size.value_or(0) > context_->limits.body_bytes)
     return refuse("the body is larger than " + std::to_string(context_->limits.body_bytes) + " bytes", 413);
   return std::nullopt;
+}
+
+/// Whether there is somebody for whom a worker works: the client has not closed its end (one that has only
+/// ended what it sends still waits), nor has the daemon to end.
+bool Connection::is_waited_for() {
+  pollfd end{stream_.socket().native_handle(), 0, 0};
+  if (::poll(&end, 1, 0) == 1 && end.revents & (POLLHUP | POLLERR)) is_gone_ = true;
+  return !is_gone_ && !context_->out_of_patience;
 }
 
 /// Lets the client send its body, if it waits for that.
@@ -290,7 +297,7 @@ void Connection::dispatch() {
       if (last->exchange(tenths) != tenths)
         queue_line("{\"progress\":{\"phase\":\"" + std::string(phase) +
                    "\",\"done\":" + std::to_string(done) + ",\"total\":" + std::to_string(total) + "}}\n");
-      return !is_gone_ && !context_->out_of_patience;
+      return is_waited_for();
     };
   }
   on_worker([this]() -> Result<Response> { return handling_.respond(request_); });

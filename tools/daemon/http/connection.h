@@ -63,6 +63,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void finish_sink();
   void on_worker(std::function<Result<Response>()> work);
   void read_some(std::size_t room, std::function<void(std::size_t)> then);
+  bool is_waited_for();
   std::chrono::seconds idle_limit() const;
 
   void answer(Response response);
