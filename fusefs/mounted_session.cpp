@@ -237,6 +237,10 @@ void MountedSession::end_loop() {
   }
 }
 
+bool MountedSession::is_in_place() const {
+  return mounted_at(config_.mount_point).has_value();
+}
+
 Result<void> MountedSession::unmount(bool force) {
   if (finished_) return {};
   // Not only those that the kernel would refuse for: a container has a mount of its own.

@@ -27,6 +27,7 @@ class MountedSession final : public SessionMount {
   void abandon() override;
   int device() const override { return device_.get(); }
   bool is_mounted() const override { return loop_ && !loop_->ended(); }
+  bool is_in_place() const override;
   Files& files() override { return files_; }
 
   ChangeSet cut_changes() override;

@@ -101,6 +101,9 @@ class SessionMount {
 
   /// Set while the kernel still has the mount; cleared when someone unmounts it from outside.
   virtual bool is_mounted() const = 0;
+  /// Whether something is mounted at the mount point: the kernel has a mount that was taken away from there
+  /// for as long as a program stands in it.
+  virtual bool is_in_place() const = 0;
 
   /// The driver's own operations, by path, for the control socket.
   virtual Files& files() = 0;

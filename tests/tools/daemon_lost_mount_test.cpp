@@ -1,5 +1,6 @@
 // Mounts that are taken away from outside.
 
+#include <fcntl.h>
 #include <sys/mount.h>
 
 #include <filesystem>
@@ -52,6 +53,14 @@ TEST_F(LostMounts, AreMountedAnewForGoodThoughAnUploadGoesOn) {
   auto uploader = lose_under_an_upload();
   ASSERT_EQ(ask("POST", "/v1/sessions/s1/mount").status, 200);
   expect_to_stay(std::move(uploader));
+}
+
+TEST_F(LostMounts, AreMountedAnewThoughAProgramStandsInTheFormerOne) {
+  const FileDescriptor stands_in(::open(mount("s1").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::umount2(mount("s1").c_str(), MNT_DETACH), 0);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/mount").status, 200);
+  write(mount("s1") / "outputs/file", "new");
+  EXPECT_EQ(read(root_ / "state/workspaces/s1/outputs/file"), "new");
 }
 
 TEST_F(LostMounts, OfABindOfTheSessionToItsOwnPlaceNothingIsLeft) {

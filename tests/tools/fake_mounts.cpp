@@ -28,6 +28,7 @@ class FakeMount final : public SessionMount {
     return {};
   }
   bool is_mounted() const override { return is_mounted_; }
+  bool is_in_place() const override { return is_mounted_; }
   Result<void> load_skill(fusefs::Skill skill) override {
     auto shown = mounts_.shown(id_);
     if (!shown->skills.insert(skill.name.text()).second) return fail(Code::kAlreadyExists, "it is loaded");

@@ -19,7 +19,8 @@ timespec time_now();
 std::int64_t to_milliseconds(const timespec& time);
 timespec from_milliseconds(std::int64_t milliseconds);
 
-/// In UTC; of a time outside of the years 0 to 9999, for which the formats have no digits, the nearest in them.
+/// In UTC; of a time outside of the years 0 to 9999, for which the formats have no digits, the nearest in
+/// them.
 tm utc_of(time_t seconds);
 
 /// ISO 8601 in UTC: "2026-11-21T22:05:05.123Z".

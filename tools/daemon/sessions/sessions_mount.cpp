@@ -228,7 +228,7 @@ Result<void> Sessions::detach(Session& session, bool force) {
 Result<void> Sessions::mount(Session& session) {
   const auto pass = session.gate().alone();
   if (!pass) return fail(pass.error());
-  if (!session.mount()) {
+  if (const auto mount = session.mount(); !mount || !mount->is_in_place()) {
     // Its mount may have been taken away from outside; then the rest of it goes first.
     if (auto detached = detach(session, true); !detached) return detached;
     if (auto attached = attach(session); !attached) return attached;
