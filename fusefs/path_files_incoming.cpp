@@ -183,8 +183,7 @@ Result<PublishedFile> PathFiles::publish(Incoming& incoming) {
       name = variant_of(std::string(incoming.path.leaf()), number);
       auto valid = Name::parse(name);
       if (!valid) return fail(valid.error());
-      if (operations_.status_at(directory.id, name.c_str()))
-        continue;  // known sooner than by putting it there
+      if (operations_.status_at(directory.id, name.c_str())) continue;  // put() costs more
       done = put(incoming, *parent, name, flags);
     }
     if (!done) return explained(done.error(), incoming.path);

@@ -97,8 +97,8 @@ struct StoreConfig {
   std::filesystem::path workspace;   // <state-dir>/workspaces/<id>; may not exist (laziness)
   uid_t owner_uid = 0;               // of zone directories that a restore has to make
   gid_t owner_gid = 0;
-  std::uint64_t much =
-      1 << 20;  // bytes: where so much comes in, a restore writes it before programs have to wait
+  /// Bytes: where more than that comes in, a restore writes it before programs have to wait.
+  std::uint64_t much = 1 << 20;
 };
 
 /// Where a workspace or repository is built before it gets its name; never the name of another session's.
