@@ -47,13 +47,13 @@ Result<FileDescriptor> prepare_mount_point(const std::filesystem::path& path) {
   return place;
 }
 
-/// The sessions that are there need some for their files, and the next daemon as many: no session is made of
-/// the last ones. Numbers are given from the lowest on.
+/// The sessions that are there need some for their files and folders, which they open as they are used: none
+/// is made of the last ones. Numbers are given from the lowest on.
 Result<void> leave_descriptors(int latest) {
-  constexpr rlim_t kReserve = 128;
+  constexpr rlim_t kReserve = 8192;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
-  if (static_cast<rlim_t>(latest) + std::min(kReserve, limit.rlim_cur / 4) <= limit.rlim_cur) return {};
+  if (static_cast<rlim_t>(latest) + std::min(kReserve, limit.rlim_cur / 2) <= limit.rlim_cur) return {};
   return fail(Code::kQuotaExceeded,
               "the daemon's descriptors are used up, but for those that the sessions need which "
               "are there: unmount some, or raise LimitNOFILE= (" +
