@@ -47,6 +47,7 @@ Error bad_request(std::string message) {
 Connection::Connection(Socket socket, Peer peer, std::shared_ptr<ConnectionContext> context,
                        std::function<void()> ended)
     : stream_(std::move(socket)),
+      descriptor_(stream_.socket().native_handle()),
       buffer_(context->limits.header_bytes + kPiece),
       timer_(stream_.get_executor()),
       body_timer_(stream_.get_executor()),
@@ -193,8 +194,8 @@ std::optional<Response> Connection::take_request() {
 /// Whether there is somebody for whom a worker works: the client has not closed its end (one that has only
 /// ended what it sends still waits), nor has the daemon to end.
 bool Connection::is_waited_for() {
-  pollfd end{stream_.socket().native_handle(), 0, 0};
-  if (::poll(&end, 1, 0) == 1 && end.revents & (POLLHUP | POLLERR)) is_gone_ = true;
+  pollfd end{descriptor_, 0, 0};
+  if (!is_gone_ && ::poll(&end, 1, 0) == 1 && end.revents & (POLLHUP | POLLERR)) is_gone_ = true;
   return !is_gone_ && !context_->out_of_patience;
 }
 

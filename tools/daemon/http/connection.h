@@ -85,6 +85,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void keep_alive_later();
 
   boost::beast::basic_stream<boost::asio::local::stream_protocol> stream_;
+  const int descriptor_;  // of the stream, for workers; until it is_gone_
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer timer_;
   boost::asio::steady_timer body_timer_;

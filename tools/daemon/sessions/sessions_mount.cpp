@@ -18,7 +18,8 @@ namespace {
 
 /// What `info` says of a session that is not mounted, so that nothing can change meanwhile. Links are not
 /// followed.
-fusefs::WorkspaceInfo count_tree(const std::filesystem::path& workspace) {
+Result<fusefs::WorkspaceInfo> count_tree(const std::filesystem::path& workspace,
+                                         const fusefs::GoesOn& goes_on) {
   fusefs::WorkspaceInfo info;
   struct stat status {};
   if (::lstat(workspace.c_str(), &status) != 0) return info;
@@ -27,13 +28,14 @@ fusefs::WorkspaceInfo count_tree(const std::filesystem::path& workspace) {
     if (!rule.snapshotted) continue;
     FileDescriptor zone(::open((workspace / rule.name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!zone) continue;  // not written yet
-    [[maybe_unused]] auto counted = visit_tree(std::move(zone), [&info](const struct stat& entry) {
+    const auto counted = visit_tree(std::move(zone), [&](const struct stat& entry) {
       ++(S_ISDIR(entry.st_mode) ? info.directories : info.files);
       if (S_ISREG(entry.st_mode)) info.bytes += static_cast<std::uint64_t>(entry.st_size);
       if (to_milliseconds(entry.st_mtim) > to_milliseconds(info.last_modified))
         info.last_modified = entry.st_mtim;
-      return true;
+      return goes_on();
     });
+    if (!counted && counted.error().code == Code::kBusy) return fail(counted.error());
   }
   return info;
 }
@@ -410,7 +412,7 @@ Sessions::Cleaned Sessions::clean(const Peer& peer, std::chrono::seconds older_t
 
 Result<fusefs::WorkspaceInfo> Sessions::info(const Session& session, const fusefs::GoesOn& goes_on) const {
   if (const auto mount = session.mount()) return mount->files().info(goes_on);
-  return count_tree(store_config(session.record()).workspace);
+  return count_tree(store_config(session.record()).workspace, goes_on);
 }
 
 // -- Skills
