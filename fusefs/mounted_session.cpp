@@ -65,12 +65,15 @@ Result<std::unique_ptr<Workspace>> open_workspace(MountConfig& config) {
 /// EUCLEAN if programs could not go on with what the former daemon left.
 Result<void> check_take_over(const MountConfig& config, int device, const Workspace& workspace,
                              const SessionState& state) {
-  if (!mounted_at(config.mount_point)) {
+  const auto there = mounted_at(config.mount_point);
+  if (!there) {
     if (detach_served_through(device, config.mount_point.filename()))
       return fail_errno(EUCLEAN, "it was mounted below another mount root");
     // The former daemon may have died after it unmounted and before it could say so.
     return fail_errno(EUCLEAN, "it is not mounted any more");
   }
+  if (served_through(device) != there && serves_others_only(device, config.mount_point.filename()))
+    return fail_errno(EUCLEAN, "the device that was kept for it serves another session");
   if (!workspace.finds_inodes_again())
     return fail_errno(EUCLEAN, "its files are on a file system that cannot find them again (file handles)");
   // Calls that it had read would wait for ever, and with them who wants the locks they hold.
@@ -194,7 +197,10 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
   std::unique_ptr<MountedSession> session(new MountedSession(std::move(config), std::move(device),
                                                              std::move(*workspace), std::move(*nodes),
                                                              std::move(*changes), std::move(*state), start));
-  if (auto running = session->run(); !running) return fail(running.error());
+  if (auto running = session->run(); !running) {
+    if (start == Start::kTakeOver) session->abandon();  // to be tried again
+    return fail(running.error());
+  }
   if (start == Start::kTakeOver) session->tell_after_take_over();
   return session;
 }

@@ -70,6 +70,18 @@ bool detach_served_through(int device, const std::filesystem::path& name) {
   return was_there;
 }
 
+bool serves_others_only(int device, const std::filesystem::path& name) {
+  const auto number = served_through(device);
+  bool serves_others = false;
+  if (number)
+    for (const auto& path : our_mount_points())
+      if (mounted_at(path) == number) {
+        if (path.filename() == name) return false;
+        serves_others = true;
+      }
+  return serves_others;
+}
+
 std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_root,
                                              const std::filesystem::path& runtime_dir,
                                              const std::function<bool(std::string_view)>& is_ours) {

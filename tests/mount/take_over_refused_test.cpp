@@ -78,6 +78,18 @@ TEST_F(TakeOver, UnusableStateIsRefused) {
   EXPECT_EQ(read(place().workspace() / "outputs/file"), "kept");
 }
 
+TEST_F(MountedSession, IsNotTakenOverWithTheDeviceOfAnother) {
+  write(outputs() / "file", "kept");
+  Session other("other");
+  FileDescriptor device(::fcntl(other.driver().device(), F_DUPFD_CLOEXEC, 0));
+  session().driver().abandon();
+  const auto taken = fusefs::SessionMount::take_over(session().config(), std::move(device));
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().code, Code::kCorrupt);
+  session().hand_over();
+  EXPECT_EQ(read(outputs() / "file"), "kept");
+}
+
 /// As on an overlayfs: what the dead daemon held open was all that led to its inodes.
 class TakeOverWithoutHandles : public MountedSession {
  protected:

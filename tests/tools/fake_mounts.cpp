@@ -91,6 +91,11 @@ daemon::Backends FakeMounts::backends() {
     if (auto mounted = at_mount(); !mounted) return fail(mounted.error());
     return std::make_unique<FakeMount>(*this, config);
   };
+  backends.take_over = [this](MountConfig config,
+                              FileDescriptor /*device*/) -> Result<std::unique_ptr<SessionMount>> {
+    if (auto taken = at_take_over(); !taken) return fail(taken.error());
+    return std::make_unique<FakeMount>(*this, config);
+  };
   backends.detach_stale = [](const auto&...) { return std::vector<std::string>(); };
   return backends;
 }
@@ -106,7 +111,7 @@ void SessionsOnFakes::TearDown() {
   std::filesystem::remove_all(top_);
 }
 
-void SessionsOnFakes::start() {
+void SessionsOnFakes::start(std::map<std::string, FileDescriptor> kept_devices) {
   sessions_.reset();
   auto registry = daemon::Registry::open(top_ / "state/sessions.db", false);
   ASSERT_TRUE(registry) << registry.error().message;
@@ -119,7 +124,7 @@ void SessionsOnFakes::start() {
   config.snapshots = false;
   sessions_ = std::make_unique<daemon::Sessions>(std::move(config), mounts_.backends(), std::move(*registry),
                                                  events_);
-  ASSERT_TRUE(sessions_->start({}));
+  ASSERT_TRUE(sessions_->start(std::move(kept_devices)));
 }
 
 daemon::Session& SessionsOnFakes::create(const std::string& id) {

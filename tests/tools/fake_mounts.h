@@ -30,6 +30,7 @@ class FakeMounts final {
   daemon::Backends backends();
 
   std::function<Result<void>()> at_mount = [] { return Result<void>(); };
+  std::function<Result<void>()> at_take_over = [] { return Result<void>(); };
   std::function<void()> at_unmount = [] {};
   std::function<void()> at_statistics = [] {};
 
@@ -43,8 +44,8 @@ class SessionsOnFakes : public ::testing::Test {
  protected:
   void SetUp() override;
   void TearDown() override;
-  /// As a daemon that starts, after one that is killed.
-  void start();
+  /// As a daemon that starts, after one that is killed and left these devices.
+  void start(std::map<std::string, FileDescriptor> kept_devices = {});
   daemon::Session& create(const std::string& id);
   Result<daemon::Sessions::Created> create_agent(const std::string& agent,
                                                  const std::string& parent = "root");

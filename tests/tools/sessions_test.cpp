@@ -76,6 +76,21 @@ TEST_F(Sessions, ThatCannotBeCleanedAreMountedStill) {
   EXPECT_FALSE(mounts_.shown("s"));
 }
 
+TEST_F(Sessions, AreTakenOverOnceTheHostHasRoomForThem) {
+  create("s");
+  int tries = 0;
+  mounts_.at_take_over = [&]() -> Result<void> {
+    return ++tries < 3 ? Result<void>(fail(Code::kInternal, "no thread could be started")) : Result<void>();
+  };
+  mounts_.at_mount = [] { return Result<void>(fail(Code::kBusy, "its files are open")); };
+  std::map<std::string, FileDescriptor> kept;
+  kept.emplace("s", open_file("/dev/null", O_RDWR));
+  start(std::move(kept));
+  EXPECT_EQ(tries, 3);
+  EXPECT_TRUE(mounts_.shown("s"));
+  EXPECT_THAT(sessions_->affected(), IsEmpty());
+}
+
 TEST_F(Sessions, AreMountedInTheRegistryToo) {
   auto& session = create("s");
   EXPECT_TRUE(sessions_->unmount(session, false));

@@ -246,6 +246,7 @@ class Sessions final {
 
   // sessions_start.cpp
   void let_go(const SessionId& id, bool was_kept);
+  Result<void> take_over(Session& session, const FileDescriptor& device);
   void bring_back(Session& session, FileDescriptor kept_device, bool was_lost);
   std::vector<std::filesystem::path> folders_put_away() const;
   void finish_deletion(const Session& session, bool was_kept, std::vector<std::filesystem::path>& left);

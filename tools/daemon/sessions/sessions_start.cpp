@@ -18,6 +18,8 @@ namespace okcvm::daemon {
 namespace {
 
 constexpr std::size_t kStartThreads = 8;
+constexpr std::chrono::milliseconds kFirstRetry{50};
+constexpr std::chrono::milliseconds kLongestRetries{3000};
 constexpr std::chrono::milliseconds kMoment{500};
 
 /// Runs `work` for every index below `count` on a few threads; returns when all are done. `work` does not
@@ -108,6 +110,22 @@ void Sessions::let_go(const SessionId& id, bool was_kept) {
   if (backends_.forget_mount) backends_.forget_mount(config_.run_dir / "sessions", id);
 }
 
+/// Programs have files open in the mount: where the host has no memory or threads left, it is tried again for a
+/// while.
+Result<void> Sessions::take_over(Session& session, const FileDescriptor& device) {
+  std::chrono::milliseconds waited{0};
+  for (auto pause = kFirstRetry;; pause *= 2) {
+    FileDescriptor copy(::fcntl(device.get(), F_DUPFD_CLOEXEC, 0));
+    auto taken = copy ? attach(session, std::move(copy)) : fail_errno(errno, "cannot copy its descriptor");
+    const bool is_final = taken || taken.error().code == Code::kCorrupt || taken.error().code == Code::kBusy;
+    if (is_final || waited >= kLongestRetries) return taken;
+    log_warning("session {}: its mount could not be taken over yet: {}", session.id().text(),
+                taken.error().message);
+    std::this_thread::sleep_for(pause);
+    waited += pause;
+  }
+}
+
 void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was_lost) {
   const auto pass = session.gate().alone();
   if (!pass) return;
@@ -116,7 +134,7 @@ void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was
   if (was_lost) affected = "its mount was lost with the last daemon";
   const bool was_kept = static_cast<bool>(kept_device);
   if (was_kept && should_be_mounted) {
-    const auto taken = attach(session, std::move(kept_device));
+    const auto taken = take_over(session, kept_device);
     if (taken) return;
     affected = "its mount could not be taken over: " + taken.error().message;
   }
