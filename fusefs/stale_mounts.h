@@ -11,8 +11,8 @@ inline constexpr char kFileSystemType[] = "fuse.okcvm";
 /// root may be another one than it was. Answers whether there were any (as far as served_through() can tell).
 bool detach_served_through(int device, const std::filesystem::path& name);
 
-/// Whether a /dev/fuse descriptor serves mounts of ours, but none of this name (as far as served_through() can
-/// tell).
+/// Whether a /dev/fuse descriptor serves mounts of ours, but none of this name (as far as served_through()
+/// can tell).
 bool serves_others_only(int device, const std::filesystem::path& name);
 
 }  // namespace okcvm::fusefs

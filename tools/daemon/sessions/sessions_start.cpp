@@ -110,8 +110,8 @@ void Sessions::let_go(const SessionId& id, bool was_kept) {
   if (backends_.forget_mount) backends_.forget_mount(config_.run_dir / "sessions", id);
 }
 
-/// Programs have files open in the mount: where the host has no memory or threads left, it is tried again for a
-/// while.
+/// Programs have files open in the mount: where the host has no memory or threads left, it is tried again for
+/// a while.
 Result<void> Sessions::take_over(Session& session, const FileDescriptor& device) {
   std::chrono::milliseconds waited{0};
   for (auto pause = kFirstRetry;; pause *= 2) {
