@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <time.h>
 
@@ -39,6 +40,9 @@ struct WorkspaceInfo {
   std::uint64_t bytes = 0;
   timespec last_modified{};
   bool materialized = false;  // the backing folder exists
+
+  /// Adds what stands in a zone.
+  void count(const struct stat& status);
 };
 
 /// A regular file, open for reading at its start, and what that file is.

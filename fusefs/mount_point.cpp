@@ -71,6 +71,12 @@ std::optional<dev_t> mounted_at(const std::filesystem::path& path) {
   return makedev(status.stx_dev_major, status.stx_dev_minor);
 }
 
+std::filesystem::path real_mount_root(const std::filesystem::path& mount_root) {
+  std::error_code error;
+  auto real = std::filesystem::canonical(mount_root, error);
+  return error ? mount_root : real;
+}
+
 std::optional<dev_t> served_through(int device) {
   std::ifstream lines("/proc/self/fdinfo/" + std::to_string(device));
   std::string key;

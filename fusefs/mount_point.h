@@ -14,6 +14,10 @@ namespace okcvm::fusefs {
 /// it may be one that nobody serves at this moment.
 std::optional<dev_t> mounted_at(const std::filesystem::path& path);
 
+/// The directory of the mounts as the kernel names it in its own lists: without links. As it is given where
+/// that cannot be told.
+std::filesystem::path real_mount_root(const std::filesystem::path& mount_root);
+
 /// The device number of the file system that is served through a /dev/fuse descriptor, where the kernel tells
 /// it (Linux 6.17, proc_pid_fdinfo(5)).
 std::optional<dev_t> served_through(int device);

@@ -37,7 +37,8 @@ ssize_t write_channel(int, iovec* parts, int count, void* user_data) {
 
 Operations::Config operations_config(const MountConfig& config) {
   Operations::Config operations;
-  operations.mount_point = config.mount_point;
+  operations.mount_points = {
+      config.mount_point, real_mount_root(config.mount_point.parent_path()) / config.mount_point.filename()};
   operations.owner_uid = config.owner_uid;
   operations.owner_gid = config.owner_gid;
   operations.root_mode = config.root_mode & 07777;
@@ -180,6 +181,7 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
       return fail(usable.error());
   auto nodes = NodeTable::open(state_of(StateFile::kNodes), start);
   if (!nodes) return fail(nodes.error());
+  nodes->await_writers(kept_writers(state_of(StateFile::kWriters)));
   ChangeLog::Config log;
   log.live = state_of(StateFile::kChanges);
   log.resting = config.workspace.parent_path().parent_path() / "changes" / config.id.text();
@@ -262,6 +264,7 @@ Result<void> MountedSession::unmount(bool force) {
   } while (!force && there && mounted_at(config_.mount_point) == there);
   finished_ = true;
   fault_point("mount.gone");
+  const auto written = state_.passthrough() ? nodes_.written_past_us() : std::unordered_set<std::uint64_t>();
   // Files that are still open and not passed through need us until they are closed, or this object goes.
   if (state_.passthrough() || state_.open_count() == 0) {
     end_loop();
@@ -273,6 +276,7 @@ Result<void> MountedSession::unmount(bool force) {
   if (workspace_->is_materialized()) changes_.rest();
   fault_point("mount.rested");
   forget_mount(config_.runtime_dir, config_.id);
+  keep_writers(state_file(config_.runtime_dir, config_.id, StateFile::kWriters), written);
   return {};
 }
 
@@ -300,20 +304,27 @@ MountedSession::~MountedSession() {
 // -------------------------------------------------------------------------------------
 
 Result<void> MountedSession::load_skill(Skill skill) {
-  const std::string name = skill.name.text();
-  if (auto loaded = workspace_->load_skill(skill.name, std::move(skill.directory)); !loaded) return loaded;
-  notifier_.entry(node_of(Zone::kSkills), name);
-  notifier_.inode(node_of(Zone::kSkills));
-  notifier_.drain();
-  return {};
+  auto loaded = workspace_->load_skill(skill.name, std::move(skill.directory));
+  if (loaded) tell_of_skill(skill.name);
+  return loaded;
+}
+
+Result<bool> MountedSession::renew_skill(Skill skill) {
+  auto renewed = workspace_->renew_skill(skill.name, std::move(skill.directory));
+  if (renewed && *renewed) tell_of_skill(skill.name);
+  return renewed;
 }
 
 Result<void> MountedSession::unload_skill(const Name& name) {
   if (auto unloaded = workspace_->unload_skill(name); !unloaded) return fail(unloaded.error());
+  tell_of_skill(name);
+  return {};
+}
+
+void MountedSession::tell_of_skill(const Name& name) {
   notifier_.entry(node_of(Zone::kSkills), name.text());
   notifier_.inode(node_of(Zone::kSkills));
   notifier_.drain();
-  return {};
 }
 
 void MountedSession::set_metadata(std::string metadata) {

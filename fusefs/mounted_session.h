@@ -36,6 +36,8 @@ class MountedSession final : public SessionMount {
   std::unique_ptr<Hold> hold() override;
 
   Result<void> load_skill(Skill skill) override;
+  bool shows_skill(const Name& name) const override { return workspace_->skill(name.text()).has_value(); }
+  Result<bool> renew_skill(Skill skill) override;
   Result<void> unload_skill(const Name& name) override;
   void set_metadata(std::string metadata) override;
   MountStatistics statistics() const override;
@@ -46,6 +48,7 @@ class MountedSession final : public SessionMount {
   MountedSession(MountConfig config, FileDescriptor device, std::unique_ptr<Workspace> workspace,
                  NodeTable nodes, ChangeLog changes, SessionState state, Start start);
   Result<void> run();
+  void tell_of_skill(const Name& name);
   void end_loop();
   /// Whether no file is open; the kernel tells of a close(2) a moment later.
   bool all_closed_within(std::chrono::milliseconds time) const;

@@ -43,6 +43,17 @@ inline constexpr std::uint32_t kMisplaced = 0;
 /// In place of it: to be verified before it is trusted, whenever that is.
 inline constexpr std::uint32_t kUnverified = ~std::uint32_t{0};
 
+/// In `mappers`: OpenState::may_be_mapped.
+inline constexpr std::uint32_t kMayBeMapped = 1u << 31;
+inline OpenState open_state_of(const NodeRecord& record) {
+  return {record.backing_id,
+          record.opens,
+          record.writers,
+          record.mappers & ~kMayBeMapped,
+          (record.mappers & kMayBeMapped) != 0,
+          record.dead};
+}
+
 /// Whether the numbers in a record are such that it can be used.
 bool is_sound(const NodeRecord& record, std::uint32_t slot);
 

@@ -1,7 +1,5 @@
 #include "fusefs/node_table.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -22,7 +20,6 @@ struct TableHeader {
 };
 constexpr std::uint64_t kMagic = 0x6f6b63766d6e6401;  // "okcvmnd", version 1
 constexpr std::size_t kHeaderSize = 64;
-constexpr std::uint32_t kMayBeMapped = 1u << 31;
 
 TableHeader& header_of(const SharedRegion& region) {
   return *reinterpret_cast<TableHeader*>(region.data());
@@ -33,12 +30,6 @@ TableHeader& header_of(const SharedRegion& region) {
 bool was_carried_off(const NodeRecord& known, const Node& found) {
   return rule_of(found.zone).changes_underneath && (found.is_directory() || S_ISLNK(found.type)) &&
          known.parent != found.parent.value;
-}
-
-OpenState open_state_of(const NodeRecord& row) {
-  return {
-      row.backing_id, row.opens, row.writers, row.mappers & ~kMayBeMapped, (row.mappers & kMayBeMapped) != 0,
-      row.dead};
 }
 
 }  // namespace
@@ -97,6 +88,7 @@ NodeTable::NodeTable(NodeTable&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
       free_(std::move(other.free_)),
       writing_(std::move(other.writing_)),
       former_(std::move(other.former_)),
+      awaited_(std::move(other.awaited_)),
       children_(std::move(other.children_)),
       kernel_(std::move(other.kernel_)),
       next_slot_(other.next_slot_),
@@ -215,6 +207,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   row.volume = found.key.volume;
   row.backing_id = 0;
   row.lookups = row.opens = row.writers = row.mappers = 0;
+  if (is_awaited(found.key)) row.mappers = kMayBeMapped;
   row.content_epoch = row.coverage_epoch = 0;
   row.trust = trust_;
   row.zone = found.zone;
@@ -357,72 +350,6 @@ std::optional<NodeId> NodeTable::outdated(NodeId id) {
   if (rule_of(row->zone).changes_underneath) return std::nullopt;  // soon asked again anyway
   const NodeId directory{row->parent};
   return kernel_.should_list_again(directory) ? std::optional(directory) : std::nullopt;
-}
-
-OpenState NodeTable::open_state(NodeId id) const {
-  MutexLock lock(mutex_);
-  const NodeRecord* row = live_record(id);
-  return row ? open_state_of(*row) : OpenState{};
-}
-
-OpenState NodeTable::opened(NodeId id, int flags) {
-  MutexLock lock(mutex_);
-  NodeRecord* row = live_record(id);
-  if (!row) return {};
-  kernel_.forget_attributes(id.slot());
-  ++row->opens;
-  const int access = flags & O_ACCMODE;
-  const bool outlives_close = row->backing_id && !rule_of(row->zone).changes_underneath;
-  if (access == O_RDWR) row->mappers = (row->mappers + 1) | (outlives_close ? kMayBeMapped : 0);
-  if (access != O_RDONLY && ++row->writers == 1) writing_.insert(id.slot());
-  return open_state_of(*row);
-}
-
-OpenState NodeTable::closed(NodeId id, int flags) {
-  MutexLock lock(mutex_);
-  NodeRecord* row = live_record(id);
-  if (!row) return {};
-  if (row->opens) --row->opens;
-  const int access = flags & O_ACCMODE;
-  if (access == O_RDWR && (row->mappers & ~kMayBeMapped)) --row->mappers;
-  if (access != O_RDONLY && row->writers && --row->writers == 0) writing_.erase(id.slot());
-  return open_state_of(*row);
-}
-
-void NodeTable::set_backing(NodeId id, std::int32_t backing_id) {
-  MutexLock lock(mutex_);
-  if (NodeRecord* row = live_record(id)) row->backing_id = backing_id;
-}
-
-void NodeTable::set_not_mapped(NodeId id) {
-  MutexLock lock(mutex_);
-  if (NodeRecord* row = live_record(id)) row->mappers &= ~kMayBeMapped;
-}
-
-std::vector<NodeId> NodeTable::open_for_writing() const {
-  std::vector<NodeId> ids;
-  MutexLock lock(mutex_);
-  for (const auto slot : writing_) ids.push_back(NodeId{record(slot).id.load()});
-  return ids;
-}
-
-std::vector<std::pair<NodeId, std::int32_t>> NodeTable::all_backings() const {
-  std::vector<std::pair<NodeId, std::int32_t>> backings;
-  MutexLock lock(mutex_);
-  for (const NodeId id : all_ids())
-    if (const NodeRecord* row = live_record(id); row && row->backing_id)
-      backings.emplace_back(id, row->backing_id);
-  return backings;
-}
-
-void NodeTable::clear_open_counts() {
-  MutexLock lock(mutex_);
-  for (const NodeId id : all_ids())
-    if (NodeRecord* row = live_record(id)) {
-      row->opens = row->writers = 0;
-      row->mappers &= kMayBeMapped;
-    }
-  writing_.clear();
 }
 
 bool NodeTable::is_recorded(NodeId id, std::uint32_t epoch) const {

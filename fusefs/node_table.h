@@ -25,9 +25,11 @@ struct OpenState {
   std::int32_t backing_id = 0;
   std::uint32_t opens = 0;
   std::uint32_t writers = 0;
-  std::uint32_t mappers = 0;   // open for reading and writing: such a file can be written through a mapping
-  bool may_be_mapped = false;  // it was so open, and passed through: then a mapping outlives the last close
-  bool dead = false;           // Node::dead
+  std::uint32_t mappers = 0;  // open for reading and writing: such a file can be written through a mapping
+  // It was so open, and passed through: then a mapping outlives the last close. Or who had it open in a
+  // former mount may have it still.
+  bool may_be_mapped = false;
+  bool dead = false;  // Node::dead
 
   /// Whether the kernel alone may have what was stored through a mapping: it keeps the pages itself.
   bool may_hide_stores() const { return mappers && !backing_id; }
@@ -118,6 +120,11 @@ class NodeTable {
   /// Nobody can write to this inode any more.
   void set_not_mapped(NodeId id) EXCLUDES(mutex_);
   std::vector<NodeId> open_for_writing() const EXCLUDES(mutex_);
+  /// The inodes of the workspace that programs may write to past us, and go on writing to when the mount is
+  /// taken away.
+  std::unordered_set<std::uint64_t> written_past_us() const EXCLUDES(mutex_);
+  /// What that answered in a former mount. A node that is made for one of them may be mapped.
+  void await_writers(std::unordered_set<std::uint64_t> inodes) EXCLUDES(mutex_);
   /// The nodes that have a backing id, and it.
   std::vector<std::pair<NodeId, std::int32_t>> all_backings() const EXCLUDES(mutex_);
   /// Sets all open counts to zero; the file table counts them anew after a take-over.
@@ -187,6 +194,7 @@ class NodeTable {
   Node copy_of(const NodeRecord& record) const;
   void rebuild() REQUIRES(mutex_);
   Result<std::uint32_t> take_slot() REQUIRES(mutex_);
+  bool is_awaited(const InodeKey& key) const REQUIRES(mutex_);
   static NodeId refer_to(NodeRecord& record);
   std::vector<NodeId> all_ids() const REQUIRES(mutex_);
   bool is_below(NodeId id, NodeId ancestor) const REQUIRES(mutex_);
@@ -208,6 +216,7 @@ class NodeTable {
   std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint32_t> writing_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint32_t> former_ GUARDED_BY(mutex_);  // dead ones that may have another node
+  std::unordered_set<std::uint64_t> awaited_ GUARDED_BY(mutex_);
   ChildLists children_ GUARDED_BY(mutex_);
   KernelKnowledge kernel_ GUARDED_BY(mutex_);
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = kFirstFreeSlot;

@@ -112,7 +112,7 @@ class Invalidator {
 class Operations {
  public:
   struct Config {
-    std::string mount_point;
+    std::vector<std::string> mount_points;  // as it is named, and as the kernel names it
     uid_t owner_uid = 0;
     gid_t owner_gid = 0;
     mode_t root_mode = 0700;
@@ -288,7 +288,7 @@ class Operations {
   Directories& directories() { return directories_; }
   const Directories& directories() const { return directories_; }
   Orphans& orphans() { return orphans_; }
-  const std::string& mount_point() const { return config_.mount_point; }
+  const std::vector<std::string>& mount_points() const { return config_.mount_points; }
 
  private:
   // Where a name is to be changed: the rules allow it and the directory is there.

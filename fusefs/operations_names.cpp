@@ -253,8 +253,11 @@ std::optional<Node> Operations::known_in(NodeId parent, const char* name) {
 bool Operations::link_allowed(std::string_view text, Zone zone, std::optional<std::size_t> depth) {
   const bool is_skill = zone == Zone::kSkills;  // a skill may not even lead into its session
   const std::size_t least = is_skill ? 0 : 1;
-  return link_is_contained(text, {depth.value_or(least), is_skill ? std::string_view() : config_.mount_point,
-                                  is_skill ? std::span<const std::string>() : config_.symlink_host_roots});
+  if (is_skill) return link_is_contained(text, {depth.value_or(least), {}, {}});
+  return std::any_of(
+      config_.mount_points.begin(), config_.mount_points.end(), [&](const std::string& mount_point) {
+        return link_is_contained(text, {depth.value_or(least), mount_point, config_.symlink_host_roots});
+      });
 }
 
 Result<std::string> Operations::link_text(const Node& node, struct stat& status) {

@@ -89,12 +89,14 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
       return fail(Error{Code::kInvalidRequest, ELOOP, "too many symbolic links", path.text()});
     std::string_view way = *text;
     if (way.starts_with('/')) {
-      const std::string& mount_point = operations_.mount_point();
-      if (!way.starts_with(mount_point))
+      const auto& spellings = operations_.mount_points();
+      const auto mount_point = std::find_if(spellings.begin(), spellings.end(),
+                                            [way](const auto& each) { return way.starts_with(each); });
+      if (mount_point == spellings.end())
         return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads to the host",
                     path.text());
       walk.rewind();
-      way.remove_prefix(mount_point.size());
+      way.remove_prefix(mount_point->size());
     }
     pending.add(way);
   }
@@ -254,6 +256,14 @@ Result<RelPath> PathFiles::resolve(const Caller& caller, const RelPath& path, bo
   return found->path();
 }
 
+void WorkspaceInfo::count(const struct stat& status) {
+  ++(S_ISDIR(status.st_mode) ? directories : files);
+  if (S_ISREG(status.st_mode)) bytes += static_cast<std::uint64_t>(status.st_size);
+  if (std::pair(status.st_mtim.tv_sec, status.st_mtim.tv_nsec) >
+      std::pair(last_modified.tv_sec, last_modified.tv_nsec))
+    last_modified = status.st_mtim;
+}
+
 Result<WorkspaceInfo> PathFiles::info(const GoesOn& goes_on) {
   WorkspaceInfo info;
   auto folder = workspace_.open_folder();
@@ -261,11 +271,7 @@ Result<WorkspaceInfo> PathFiles::info(const GoesOn& goes_on) {
   if (!folder) return explained(folder.error(), {});
   info.materialized = true;
   const auto count = [&](const struct stat& status) {
-    if (std::pair(status.st_mtim.tv_sec, status.st_mtim.tv_nsec) >
-        std::pair(info.last_modified.tv_sec, info.last_modified.tv_nsec))
-      info.last_modified = status.st_mtim;
-    ++(S_ISDIR(status.st_mode) ? info.directories : info.files);
-    if (S_ISREG(status.st_mode)) info.bytes += static_cast<std::uint64_t>(status.st_size);
+    info.count(status);
     return !goes_on || goes_on();
   };
   for (const auto& rule : kZoneRules) {

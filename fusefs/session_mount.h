@@ -138,6 +138,10 @@ class SessionMount {
 
   /// Shows a skill; `already_exists` if its name is taken.
   virtual Result<void> load_skill(Skill skill) = 0;
+  virtual bool shows_skill(const Name& name) const = 0;
+  /// Shows another directory under the name of a skill that is loaded; what is open in the former one stays
+  /// readable. False if it is shown already; `not_found` if the skill is not loaded.
+  virtual Result<bool> renew_skill(Skill skill) = 0;
   /// Hides it; descriptors already open in it stay readable. `not_found` if it is not loaded.
   virtual Result<void> unload_skill(const Name& name) = 0;
   /// Replaces the bytes of .metadata.json.

@@ -85,9 +85,10 @@ bool serves_others_only(int device, const std::filesystem::path& name) {
 std::vector<std::string> detach_stale_mounts(const std::filesystem::path& mount_root,
                                              const std::filesystem::path& runtime_dir,
                                              const std::function<bool(std::string_view)>& is_ours) {
+  const auto real_root = real_mount_root(mount_root);
   std::vector<std::filesystem::path> candidates;
   for (auto& path : our_mount_points())
-    if (path.parent_path() == mount_root && path.filename().string().starts_with(kMountPrefix) &&
+    if (path.parent_path() == real_root && path.filename().string().starts_with(kMountPrefix) &&
         is_ours(path.filename().string()))
       candidates.push_back(std::move(path));
   std::vector<std::string> detached;

@@ -3,12 +3,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <fstream>
 #include <system_error>
 
 namespace okcvm::fusefs {
 namespace {
 
-constexpr std::array<const char*, 4> kEndings{".state", ".nodes", ".changes", ".going"};
+constexpr std::array<const char*, 5> kEndings{".state", ".nodes", ".changes", ".going", ".writers"};
 
 }  // namespace
 
@@ -24,6 +25,19 @@ bool has_left_mount(const std::filesystem::path& runtime_dir, const SessionId& i
 
 void forget_mount(const std::filesystem::path& runtime_dir, const SessionId& id) {
   for (const char* ending : kEndings) ::unlink((runtime_dir / (id.text() + ending)).c_str());
+}
+
+void keep_writers(const std::filesystem::path& file, const std::unordered_set<std::uint64_t>& inodes) {
+  if (inodes.empty()) return;
+  std::ofstream out(file);
+  for (const auto inode : inodes) out << inode << '\n';
+}
+
+std::unordered_set<std::uint64_t> kept_writers(const std::filesystem::path& file) {
+  std::unordered_set<std::uint64_t> inodes;
+  std::ifstream in(file);
+  for (std::uint64_t inode = 0; in >> inode;) inodes.insert(inode);
+  return inodes;
 }
 
 }  // namespace okcvm::fusefs

@@ -1,14 +1,21 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <unordered_set>
 
 #include "fusefs/session_mount.h"
 
 namespace okcvm::fusefs {
 
 /// Where a mount keeps what must outlive its daemon. forget_mount() removes the files of every purpose.
-enum class StateFile : std::uint8_t { kState, kNodes, kChanges, kGoing };
+enum class StateFile : std::uint8_t { kState, kNodes, kChanges, kGoing, kWriters };
 std::filesystem::path state_file(const std::filesystem::path& runtime_dir, const SessionId& id,
                                  StateFile purpose);
+
+/// The inodes that programs may still write to though their mount is gone (NodeTable::written_past_us), kept
+/// for the next mounts; what cannot be kept or read counts as none.
+void keep_writers(const std::filesystem::path& file, const std::unordered_set<std::uint64_t>& inodes);
+std::unordered_set<std::uint64_t> kept_writers(const std::filesystem::path& file);
 
 }  // namespace okcvm::fusefs

@@ -28,6 +28,10 @@ Result<FileDescriptor> open_beneath(int directory, const std::string& path, int 
 constexpr VolumeId kLastVolume =
     0x1fff;  // 13 bits: inode numbers carry them above theirs (operations_names.cpp)
 
+Error not_loaded(const Name& skill) {
+  return Error::of(Code::kNotFound, "the skill is not loaded", "skills/" + skill.text());
+}
+
 VolumeId volume_for(std::string_view skill) {
   std::uint32_t hash = 2166136261u;  // FNV-1a
   for (const char c : skill) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
@@ -162,11 +166,25 @@ Result<void> Workspace::load_skill(const Name& name, FileDescriptor directory) {
   return {};
 }
 
+Result<bool> Workspace::renew_skill(const Name& name, FileDescriptor directory) {
+  struct stat offered {};
+  struct stat shown {};
+  if (::fstat(directory.get(), &offered) != 0) return fail_errno(errno);
+  MutexLock lock(mutex_);
+  const auto found = skills_.find(name.text());
+  if (found == skills_.end()) return fail(not_loaded(name));
+  auto& volume = volumes_.at(found->second);
+  // The descriptor keeps the inode, so that no other one can have its number.
+  const bool is_same = ::fstat(volume->root(), &shown) == 0 && shown.st_dev == offered.st_dev &&
+                       shown.st_ino == offered.st_ino;
+  if (!is_same) volume = std::make_shared<Volume>(std::move(directory), config_.use_handles);
+  return !is_same;
+}
+
 Result<VolumeId> Workspace::unload_skill(const Name& name) {
   MutexLock lock(mutex_);
   const auto found = skills_.find(name.text());
-  if (found == skills_.end())
-    return fail(Code::kNotFound, "the skill is not loaded", "skills/" + name.text());
+  if (found == skills_.end()) return fail(not_loaded(name));
   const VolumeId volume = found->second;
   skills_.erase(found);
   return volume;

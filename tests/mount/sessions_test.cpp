@@ -228,6 +228,35 @@ TEST_F(Sessions, OpenFilesGoOnAfterADetach) {
   EXPECT_EQ(read(file), "before after");
 }
 
+/// A program that has a file open when its mount is taken away goes on writing past the next mount.
+TEST_F(Sessions, WhatIsWrittenThroughAFormerMountIsSeenInTheNext) {
+  if (!session().driver().statistics().passthrough) GTEST_SKIP() << "what is open ends with its mount";
+  write(outputs() / "log", "1\n");
+  auto log = open_file(outputs() / "log", O_WRONLY | O_APPEND);
+  session().unmount();
+  session().remount();
+  EXPECT_EQ(stat_of(outputs() / "log").st_size, 2);
+  std::string all = "1\n";
+  for (const bool is_taken_over : {false, true}) {
+    if (is_taken_over) session().hand_over();
+    write_all(log, "22222222\n");
+    all += "22222222\n";
+    EXPECT_EQ(stat_of(outputs() / "log").st_size, static_cast<off_t>(all.size()));
+    write_all(log, "3\n");
+    const auto appends = open_file(outputs() / "log", O_WRONLY);
+    EXPECT_EQ(::lseek(appends.get(), 0, SEEK_END), static_cast<off_t>(all.size() + 2));
+    write_all(appends, "4\n");
+    all += "3\n4\n";
+    EXPECT_EQ(read(outputs() / "log"), all);
+  }
+  // Once it is closed the kernel keeps again what it is told.
+  log.reset();
+  EXPECT_EQ(stat_of(outputs() / "log").st_size, static_cast<off_t>(all.size()));
+  const auto asked = count_of("GETATTR");
+  for (int i = 0; i < 10; ++i) stat_of(outputs() / "log");
+  EXPECT_LE(count_of("GETATTR"), asked + 1);
+}
+
 TEST_F(Sessions, BadMountPointsAreRefusedAndUntouched) {
   const auto place = session().scratch() / "full";
   fs::create_directory(place);

@@ -42,6 +42,29 @@ TEST_F(Skills, NamesAreTakenOnce) {
   EXPECT_EQ(missing.error().code, Code::kNotFound);
 }
 
+TEST_F(Skills, AnotherDirectoryTakesThePlaceOfOne) {
+  const auto top = session().add_skill("pdf", {{"SKILL.md", "old"}, {"gone", "x"}});
+  session().load_skill("pdf");
+  const auto file = open_file(skills() / "pdf/SKILL.md", O_RDONLY);
+  const auto name = value_of(Name::parse("pdf"));
+  EXPECT_FALSE(value_of(session().driver().renew_skill(skill_of(top))));
+
+  fs::rename(top, session().scratch() / "state/former");
+  session().add_skill("pdf", {{"SKILL.md", "new"}, {"come", "y"}});
+  EXPECT_TRUE(value_of(session().driver().renew_skill(skill_of(top))));
+  EXPECT_EQ(read(skills() / "pdf/SKILL.md"), "new");
+  EXPECT_THAT(list(skills() / "pdf"), ElementsAre("SKILL.md", "come"));
+  EXPECT_ERRNO(ENOENT, ::access((skills() / "pdf/gone").c_str(), F_OK));
+  EXPECT_EQ(read(file), "old");
+  EXPECT_ERRNO(EROFS, ::open((skills() / "pdf/SKILL.md").c_str(), O_WRONLY));
+
+  value_of(session().driver().unload_skill(name));
+  EXPECT_FALSE(session().driver().shows_skill(name));
+  const auto unloaded = session().driver().renew_skill(skill_of(top));
+  ASSERT_FALSE(unloaded);
+  EXPECT_EQ(unloaded.error().code, Code::kNotFound);
+}
+
 TEST_F(Skills, SkillsOfTheConfigurationAreLoadedAtTheStart) {
   ScratchDirectory registry("registry");
   fs::create_directory(registry / "csv");

@@ -52,6 +52,30 @@ TEST_F(DaemonLives, AreMountedAnewAfterACrashWithoutAKeeper) {
   EXPECT_EQ(health["affected"][0]["id"], "s1");
 }
 
+/// As /mnt is on some systems.
+TEST_F(DaemonLives, MayBeMountedInADirectoryThatIsALink) {
+  std::filesystem::create_directory(root_ / "var");
+  std::filesystem::remove(root_ / "mnt");
+  std::filesystem::create_directory_symlink("var", root_ / "mnt");
+  start();
+  create({{"id", "s1"}});
+  write(mount("s1") / "outputs/f", "bytes");
+  const auto real = root_ / "var/okcvm-s1/outputs";
+  for (const auto& [name, text] :
+       {std::pair("real", real / "f"), std::pair("named", mount("s1") / "outputs/f")}) {
+    std::filesystem::create_symlink(text, real / name);
+    EXPECT_EQ(read(real / name), "bytes");
+    EXPECT_EQ(ask("GET", "/v1/sessions/s1/files/outputs/" + std::string(name)).status, 200);
+  }
+  EXPECT_THROW(std::filesystem::create_symlink(root_ / "var", real / "out"),
+               std::filesystem::filesystem_error);
+  kill_daemon();
+  start();
+  EXPECT_EQ(read(mount("s1") / "outputs/f"), "bytes");
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1").status, 200);
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "var"));
+}
+
 TEST_F(DaemonLives, OutliveADaemonThatIsKept) {
   start({"--keeper"});
   create({{"id", "s1"}});
@@ -177,6 +201,23 @@ TEST_F(DaemonLives, LeaveAMountRootThatIsNoLongerTheirs) {
               ::testing::HasSubstr("another mount root"));
   EXPECT_EQ(stop(), 0);
   EXPECT_TRUE(std::filesystem::is_empty(root_ / "other"));
+}
+
+TEST_F(DaemonLives, TellOfAWorkdirThatWasMovedAway) {
+  const auto projects = root_ / "projects";
+  std::filesystem::create_directories(projects / "a");
+  start({"--keeper", "--workdir-allow-root", projects});
+  create({{"id", "s1"}, {"workdir", projects / "a"}});
+  std::filesystem::rename(projects / "a", projects / "b");
+  kill_daemon();
+  ASSERT_TRUE(comes_true([&] { return ask("GET", "/v1/health").status == 200; }));
+  EXPECT_THAT(ask("GET", "/v1/health").json()["affected"][0]["reason"].get<std::string>(),
+              ::testing::HasSubstr("workdir " + (projects / "a").string()));
+  std::filesystem::rename(projects / "b", projects / "a");
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/unmount", "{}").status, 200);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/mount", "{}").status, 200);
+  write(mount("s1") / "workdir/f", "bytes");
+  EXPECT_EQ(read(projects / "a/f"), "bytes");
 }
 
 TEST_F(DaemonLives, OutliveAHangUpOfTheProcessThatServes) {

@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "tests/support/file_io.h"
 #include "tests/support/process.h"
 #include "tests/support/watchdog.h"
 #include "tests/tools/daemon_fixture.h"
@@ -206,6 +207,35 @@ TEST_F(DaemonSessions, AreListedByAgentsInPages) {
   EXPECT_EQ(ask_as(1234, "GET", "/v1/agents").json()["agents"].size(), 1u);
   for (const char* query : {"?after=lead", "?limit=0", "?limit=x", "?depth=1"})
     EXPECT_EQ(ask("GET", "/v1/agents" + std::string(query)).code(), "invalid_request") << query;
+}
+
+/// A registry is brought up to date by moving another directory, or link, to a name.
+TEST_F(DaemonSessions, ShowWhatStandsInTheRegistryByNow) {
+  namespace fs = std::filesystem;
+  add_skill("pdf", "old");
+  start();
+  create({{"id", "s1"}, {"skills", {"pdf"}}});
+  const auto shown = mount("s1") / "skills/pdf/SKILL.md";
+  auto file = open_file(shown, O_RDONLY);
+  EXPECT_EQ(read(shown), "old");
+  fs::create_directory(root_ / "next");
+  write(root_ / "next/SKILL.md", "new");
+  fs::rename(root_ / "skills/pdf", root_ / "former");
+  EXPECT_EQ(read(shown), "old");
+  fs::rename(root_ / "next", root_ / "skills/pdf");
+  EXPECT_TRUE(comes_true([&] { return read(shown) == "new"; }));
+  EXPECT_EQ(test::read(file), "old");
+  file.reset();
+
+  // One that had left when the session was mounted.
+  fs::rename(root_ / "skills/pdf", root_ / "next");
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/unmount", "{}").status, 200);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/mount", "{}").status, 200);
+  EXPECT_FALSE(fs::exists(shown));
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/skills", R"({"name":"pdf"})").code(), "not_found");
+  fs::rename(root_ / "next", root_ / "skills/pdf");
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/skills", R"({"name":"pdf"})").status, 200);
+  EXPECT_EQ(read(shown), "new");
 }
 
 TEST_F(DaemonSessions, LoadAndUnloadSkills) {

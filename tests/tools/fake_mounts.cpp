@@ -35,6 +35,10 @@ class FakeMount final : public SessionMount {
     mounts_.show(id_, shown);
     return {};
   }
+  bool shows_skill(const Name& name) const override {
+    return mounts_.shown(id_)->skills.contains(name.text());
+  }
+  Result<bool> renew_skill(fusefs::Skill /*skill*/) override { return false; }
   Result<void> unload_skill(const Name& name) override {
     auto shown = mounts_.shown(id_);
     if (shown->skills.erase(name.text()) == 0) return fail(Code::kNotFound, "it is not loaded");

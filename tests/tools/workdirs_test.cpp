@@ -77,6 +77,21 @@ TEST_F(WorkdirsTest, ArePutBackWhereTheyWere) {
   EXPECT_TRUE(reopen(opened->path));
 }
 
+/// Whoever could rename it would take all sessions away.
+TEST_F(WorkdirsTest, DoNotHoldTheDirectoryThatSessionsAreMountedIn) {
+  make("projects/mnt");
+  const daemon::Workdirs workdirs({place("projects")}, {}, place("projects/mnt"));
+  for (const char* refused : {"projects", "projects/mnt"}) {
+    const auto opened = workdirs.open(place(refused), kAlice.uid, kAlice.gid);
+    ASSERT_FALSE(opened) << refused;
+    EXPECT_EQ(opened.error().code, Code::kForbidden) << refused;
+  }
+  for (const char* allowed : {"projects/a", "projects/mnt/w"}) {
+    make(allowed);
+    EXPECT_TRUE(workdirs.open(place(allowed), kAlice.uid, kAlice.gid)) << allowed;
+  }
+}
+
 TEST_F(WorkdirsTest, AreFollowedThroughLinksOnlyWhenTheyAreAskedFor) {
   const auto real = place("projects/a/w");
   for (const char* moved : {"projects/a/w", "projects/a"}) {

@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <malloc.h>
+#include <sys/inotify.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -128,6 +131,13 @@ void give_back_memory() {
   given_back = ::mallinfo2().fordblks;
 }
 
+/// Tells when something comes to a name in these folders. One that was replaced itself is told of from the
+/// next call on.
+void watch_folders(int watch, const std::vector<std::filesystem::path>& folders) {
+  for (const auto& folder : folders)
+    ::inotify_add_watch(watch, folder.c_str(), IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);
+}
+
 /// The running daemon: timers and signals around the server.
 class Running {
  public:
@@ -150,10 +160,12 @@ class Running {
         server_(io_, workers_, server_limits(options), make_router(service_)),
         signals_(io_),
         teller_(io_),
+        registry_(io_),
         watch_(io_),
         minute_(io_),
         clean_(io_) {
     if (const int teller = ::fcntl(telling_ends, F_DUPFD_CLOEXEC, 0); teller >= 0) teller_.assign(teller);
+    if (const int watch = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK); watch >= 0) registry_.assign(watch);
   }
 
   /// What is in hand still needs the server.
@@ -163,11 +175,14 @@ class Running {
   Result<bool> serve(FileDescriptor control) {
     if (auto heard = hear_signals(); !heard) return fail(heard.error());
     if (teller_.is_open()) watch_teller();
+    if (registry_.is_open()) watch_registry();
     if (auto served = server_.serve(std::move(control)); !served) return fail(served.error());
     if (const auto interval = manager_.watch_interval()) keep_watch(*interval);
     every(minute_, std::chrono::minutes(1), [this] {
       sessions_.save_uses();
       sessions_.reopen_stores();
+      sessions_.renew_skills();  // of those that no folder tells of
+      if (registry_.is_open()) watch_folders(registry_.native_handle(), options_.skills_dirs);
       give_back_memory();
     });
     if (options_.session_ttl_days > 0)
@@ -236,6 +251,22 @@ class Running {
     });
   }
 
+  void watch_registry() {
+    watch_folders(registry_.native_handle(), options_.skills_dirs);
+    registry_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
+      if (error) return;
+      std::array<char, 4096> events{};
+      while (::read(registry_.native_handle(), events.data(), events.size()) > 0) {
+      }
+      if (!is_renewing_.exchange(true))
+        workers_.post([this] {
+          is_renewing_ = false;
+          sessions_.renew_skills();
+        });
+      watch_registry();
+    });
+  }
+
   void keep_watch(std::chrono::milliseconds interval) {
     manager_.keep_watch();
     watch_.expires_after(interval);
@@ -267,6 +298,8 @@ class Running {
   Server server_;
   asio::posix::stream_descriptor signals_;
   asio::posix::stream_descriptor teller_;
+  asio::posix::stream_descriptor registry_;  // inotify(7) on the folders of skills
+  std::atomic<bool> is_renewing_{false};
   asio::steady_timer watch_;
   asio::steady_timer minute_;
   asio::steady_timer clean_;

@@ -126,6 +126,11 @@ void Session::set_mount(std::shared_ptr<fusefs::SessionMount> mount, std::option
   unbound_workdir_ = std::move(unbound);
   old = std::exchange(mount_, std::move(mount));
 }
+std::optional<WorkdirFallback> Session::unbound_workdir() const {
+  const MutexLock lock(mutex_);
+  return unbound_workdir_;
+}
+
 Result<std::shared_ptr<fusefs::SessionMount>> Session::need_mount() const {
   if (auto mounted = mount()) return mounted;
   return fail(Code::kBusy, "the session is not mounted: mount it first");

@@ -86,6 +86,7 @@ class Session final {
   /// `unbound`: the record's workdir, if this mount has to do without it.
   void set_mount(std::shared_ptr<fusefs::SessionMount> mount, std::optional<WorkdirFallback> unbound = {})
       EXCLUDES(mutex_);
+  std::optional<WorkdirFallback> unbound_workdir() const EXCLUDES(mutex_);
   /// mount(), or `busy`: mount it first.
   Result<std::shared_ptr<fusefs::SessionMount>> need_mount() const;
 

@@ -31,6 +31,14 @@ unsigned int random_bits() {
   return device();
 }
 
+/// What only the daemon, or the host, may write to.
+std::vector<std::filesystem::path> own_trees(const SessionsConfig& config) {
+  auto trees = config.skills_dirs;
+  trees.push_back(config.state_dir);
+  trees.push_back(config.run_dir);
+  return trees;
+}
+
 }  // namespace
 
 Sessions::Sessions(SessionsConfig config, Backends backends, std::unique_ptr<Registry> registry,
@@ -40,7 +48,7 @@ Sessions::Sessions(SessionsConfig config, Backends backends, std::unique_ptr<Reg
       registry_(std::move(registry)),
       events_(events),
       skills_(config_.skills_dirs),
-      workdirs_(config_.workdir_allow_roots, {config_.state_dir, config_.run_dir}, config_.mount_root) {}
+      workdirs_(config_.workdir_allow_roots, own_trees(config_), config_.mount_root) {}
 Sessions::~Sessions() = default;
 
 std::filesystem::path Sessions::mount_point_of(const SessionId& id) const {

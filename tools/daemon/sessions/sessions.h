@@ -133,6 +133,9 @@ class Sessions final {
   /// False if it was loaded already.
   Result<bool> load_skill(Session& session, const std::string& name);
   Result<void> unload_skill(Session& session, const std::string& name);
+  /// Has all mounts show what stands in the registry under the names of their skills by now. Sessions that
+  /// are in use by other calls are left for the next time.
+  void renew_skills();
   /// Binds another workdir and mounts anew; what cannot be bound falls back to none and the record says why.
   Result<void> switch_workdir(Session& session, const WorkdirRequest& request, bool force);
 
@@ -244,10 +247,14 @@ class Sessions final {
   std::string metadata_of(const SessionRecord& record) const;
   Result<void> knows_parent(const Session& session, const Checkpoint& checkpoint);
 
+  // sessions_skills.cpp
+  Result<void> show_skill(Session& session, const Name& name, Result<FileDescriptor> directory);
+
   // sessions_start.cpp
   void let_go(const SessionId& id, bool was_kept);
   Result<void> take_over(Session& session, const FileDescriptor& device);
   void bring_back(Session& session, FileDescriptor kept_device, bool was_lost);
+  void note_unbound(const Session& session) EXCLUDES(mutex_);
   std::vector<std::filesystem::path> folders_put_away() const;
   void finish_deletion(const Session& session, bool was_kept, std::vector<std::filesystem::path>& left);
   void tell_of_unknown(std::map<std::string, FileDescriptor> devices,

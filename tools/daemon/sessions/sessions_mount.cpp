@@ -29,10 +29,7 @@ Result<fusefs::WorkspaceInfo> count_tree(const std::filesystem::path& workspace,
     FileDescriptor zone(::open((workspace / rule.name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!zone) continue;  // not written yet
     const auto counted = visit_tree(std::move(zone), [&](const struct stat& entry) {
-      ++(S_ISDIR(entry.st_mode) ? info.directories : info.files);
-      if (S_ISREG(entry.st_mode)) info.bytes += static_cast<std::uint64_t>(entry.st_size);
-      if (to_milliseconds(entry.st_mtim) > to_milliseconds(info.last_modified))
-        info.last_modified = entry.st_mtim;
+      info.count(entry);
       return goes_on();
     });
     if (!counted && counted.error().code == Code::kBusy) return fail(counted.error());
@@ -413,58 +410,6 @@ Sessions::Cleaned Sessions::clean(const Peer& peer, std::chrono::seconds older_t
 Result<fusefs::WorkspaceInfo> Sessions::info(const Session& session, const fusefs::GoesOn& goes_on) const {
   if (const auto mount = session.mount()) return mount->files().info(goes_on);
   return count_tree(store_config(session.record()).workspace, goes_on);
-}
-
-// -- Skills
-// ----------------------------------------------------------------------------------------------------
-
-Result<bool> Sessions::load_skill(Session& session, const std::string& skill) {
-  auto name = Name::parse(skill);
-  if (!name) return fail(name.error());
-  const auto pass = session.gate().alone();
-  if (!pass) return fail(pass.error());
-  auto record = session.record();
-  const auto place = std::lower_bound(record.skills.begin(), record.skills.end(), skill);
-  if (place != record.skills.end() && *place == skill) return false;
-  auto directory = skills_.open(*name);
-  if (!directory) return fail(directory.error());
-  record.skills.insert(place, skill);
-  const auto metadata = metadata_of(record);
-  const auto mount = session.mount();
-  if (mount) {
-    if (auto loaded = mount->load_skill({*name, std::move(*directory)}); !loaded) return fail(loaded.error());
-    mount->set_metadata(metadata);
-  }
-  if (auto saved = save(session, std::move(record)); !saved) {
-    if (mount) {
-      static_cast<void>(mount->unload_skill(*name));
-      mount->set_metadata(metadata_of(session.record()));
-    }
-    return fail(saved.error());
-  }
-  events_.publish("skill", session.id().text(), session.owner(),
-                  {EventHub::text("action", "loaded"), EventHub::text("skill", skill)});
-  return true;
-}
-
-Result<void> Sessions::unload_skill(Session& session, const std::string& skill) {
-  auto name = Name::parse(skill);
-  if (!name) return fail(name.error());
-  const auto pass = session.gate().alone();
-  if (!pass) return fail(pass.error());
-  auto record = session.record();
-  if (std::erase(record.skills, skill) == 0)
-    return fail(Code::kNotFound, "the skill is not loaded: see the session's skills", "skills/" + skill);
-  const auto metadata = metadata_of(record);
-  if (const auto mount = session.mount()) {
-    auto unloaded = mount->unload_skill(*name);
-    if (!unloaded && unloaded.error().code != Code::kNotFound) return unloaded;
-    mount->set_metadata(metadata);
-  }
-  if (auto saved = save(session, std::move(record)); !saved) return saved;
-  events_.publish("skill", session.id().text(), session.owner(),
-                  {EventHub::text("action", "unloaded"), EventHub::text("skill", skill)});
-  return {};
 }
 
 }  // namespace okcvm::daemon

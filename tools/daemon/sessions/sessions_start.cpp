@@ -135,7 +135,7 @@ void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was
   const bool was_kept = static_cast<bool>(kept_device);
   if (was_kept && should_be_mounted) {
     const auto taken = take_over(session, kept_device);
-    if (taken) return;
+    if (taken) return note_unbound(session);
     affected = "its mount could not be taken over: " + taken.error().message;
   }
   kept_device.reset();
@@ -146,6 +146,14 @@ void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was
                   affected + "; it was mounted anew and programs that used it must reopen their files");
   if (auto mounted = attach(session); !mounted)
     note_affected(session, "it could not be mounted: " + mounted.error().message);
+  else
+    note_unbound(session);
+}
+
+void Sessions::note_unbound(const Session& session) {
+  if (const auto unbound = session.unbound_workdir())
+    note_affected(session, "its workdir " + unbound->requested + " is not bound: " + unbound->reason +
+                               "; once that is mended, `okcvm unmount` and `okcvm load` bind it");
 }
 
 /// What earlier daemons put away and did not get to remove. A link where they put it is none of theirs.

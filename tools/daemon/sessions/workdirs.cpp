@@ -35,7 +35,8 @@ std::string made_real(const std::filesystem::path& path) {
 Workdirs::Workdirs(const std::vector<std::string>& allowed_roots,
                    const std::vector<std::filesystem::path>& own_trees,
                    const std::filesystem::path& mount_root)
-    : mount_prefix_((std::filesystem::path(made_real(mount_root)) / "okcvm-").string()) {
+    : mount_root_(made_real(mount_root)),
+      mount_prefix_((std::filesystem::path(mount_root_) / "okcvm-").string()) {
   for (const auto& root : allowed_roots) allowed_roots_.push_back(made_real(root));
   for (const auto& tree : own_trees) own_trees_.push_back(made_real(tree));
   for (const auto& root : allowed_roots_) {
@@ -80,6 +81,8 @@ Result<Workdirs::Opened> Workdirs::open_with(const std::string& requested, uid_t
   if (!real) return fail(real.error());
   if (real->starts_with(mount_prefix_))
     return fail(Code::kForbidden, "a session cannot be the workdir of a session");
+  if (*real == mount_root_ || mount_root_.starts_with(*real + "/"))
+    return fail(Code::kForbidden, "the directory that sessions are mounted in cannot be part of a workdir");
   std::string real_home;
   if (!home.empty())
     real_home = as_owner(owner, [&]() -> Result<std::string> { return made_real(home); }).value_or(home);

@@ -19,7 +19,8 @@ struct HostUser;
 /// daemon's. Thread-safe.
 class Workdirs final {
  public:
-  /// The roots and own trees are made real here; those that do not exist are taken as they are.
+  /// The roots and own trees are made real here; those that do not exist are taken as they are. Below the
+  /// mount root there may be workdirs, but no part of it is in one.
   Workdirs(const std::vector<std::string>& allowed_roots, const std::vector<std::filesystem::path>& own_trees,
            const std::filesystem::path& mount_root);
 
@@ -38,6 +39,7 @@ class Workdirs final {
 
   std::vector<std::string> allowed_roots_;
   std::vector<std::string> own_trees_;
+  std::string mount_root_;
   std::string mount_prefix_;  // of every session's mount point
 };
 
