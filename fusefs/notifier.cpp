@@ -11,6 +11,7 @@ namespace okcvm::fusefs {
 namespace {
 
 constexpr std::uint32_t kKnowsExpiry = 38;  // FUSE 7.38: FUSE_EXPIRE_ONLY
+constexpr std::chrono::seconds kRestsAfter{2};
 
 template <typename Body>
 std::vector<std::byte> message(fuse_notify_code code, const Body& body, const std::string& name = {}) {
@@ -50,19 +51,25 @@ void Notifier::push(Notice notice) {
 
 /// Where the host has no more threads, what is asked waits for the next that asks, or for the next daemon.
 void Notifier::have_thread() {
-  if (thread_.joinable() || queue_.empty()) return;
+  if (is_running_ || is_cut_ || (queue_.empty() && idle_lines_.empty())) return;
+  if (thread_.joinable()) thread_.join();  // it rests, and has let go of the lock
   try {
     thread_ = std::thread([this] { run(); });
+    is_running_ = true;
   } catch (const std::system_error&) {
-    was_late();
+    if (!queue_.empty()) was_late();
   }
 }
 
 void Notifier::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return is_cut_ || !queue_.empty(); });
-    if (is_cut_) return;
+    if (!changed_.wait_for(lock, kRestsAfter, [this] { return is_cut_ || !queue_.empty(); })) {
+      for (const auto& line : idle_lines_) std::erase(lines_, line);
+      idle_lines_.clear();
+      is_running_ = false;
+    }
+    if (is_cut_ || !is_running_) return;
     std::vector<std::byte> messages;
     std::uint64_t count = 0;
     std::function<void(bool)> then;
@@ -142,6 +149,7 @@ std::shared_ptr<Teller::Line> Notifier::take_line() {
 bool Notifier::give_back(std::shared_ptr<Teller::Line> line, Teller::Line::Told told) {
   const std::lock_guard lock(mutex_);
   (told == Teller::Line::Told::kLate ? late_lines_ : idle_lines_).push_back(std::move(line));
+  have_thread();  // which ends the lines that are not used any more
   return told == Teller::Line::Told::kYes && !is_cut_;
 }
 

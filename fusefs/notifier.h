@@ -19,8 +19,8 @@
 namespace okcvm::fusefs {
 
 /// Tells the kernel that something it remembers is no longer true, in order, from a thread of its own:
-/// telling may wait for a lock that a request holds. The thread is started with the first notice.
-/// Thread-safe.
+/// telling may wait for a lock that a request holds. The thread, and the teller's, are there while there is
+/// something to tell, and for a short while longer. Thread-safe.
 class Notifier final : public Invalidator {
  public:
   ~Notifier() override { stop(); }
@@ -98,6 +98,7 @@ class Notifier final : public Invalidator {
   std::uint64_t pushed_ = 0, told_ = 0;  // so many
   std::atomic<std::uint64_t> times_late_ = 0;
   bool is_cut_ = false;
+  bool is_running_ = false;                                // thread_
   std::vector<std::shared_ptr<Teller::Line>> lines_;       // all of them
   std::vector<std::shared_ptr<Teller::Line>> idle_lines_;  // of which nobody tells just now
   std::vector<std::shared_ptr<Teller::Line>> late_lines_;  // for which nobody waits any more

@@ -102,6 +102,18 @@ TEST_F(DaemonLives, OutliveADaemonThatIsKept) {
 }
 
 /// Somebody who kills says nothing of the next daemon.
+TEST_F(DaemonLives, TakeNoMoreThreadsOnceTheyRest) {
+  constexpr std::size_t kSessions = 24;
+  start({"--keeper"});
+  for (std::size_t i = 0; i < kSessions; ++i) create({{"id", "s" + std::to_string(i)}});
+  const auto threads = [&] { return count_in_proc(serving_pid(), "task"); };
+  const auto before = threads();
+  kill_daemon();
+  ASSERT_TRUE(comes_true([&] { return ask("GET", "/v1/health").status == 200; }));
+  EXPECT_TRUE(comes_true([&] { return threads() <= before + kSessions / 4; }))
+      << threads() << " of " << before;
+}
+
 TEST_F(DaemonLives, OutliveManyDaemonsThatAreKilledBeforeTheyAreReady) {
   start({"--keeper"});
   create({{"id", "s1"}});
