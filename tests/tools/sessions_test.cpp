@@ -91,6 +91,20 @@ TEST_F(Sessions, AreTakenOverOnceTheHostHasRoomForThem) {
   EXPECT_THAT(sessions_->affected(), IsEmpty());
 }
 
+TEST_F(Sessions, ThatCouldNotBeMountedAtTheStartAreTriedAgain) {
+  create("s");
+  mounts_.at_mount = [] { return Result<void>(fail(Code::kInternal, "no thread could be started")); };
+  start();
+  sessions_->try_again();
+  EXPECT_FALSE(mounts_.shown("s"));
+  mounts_.at_mount = [] { return Result<void>(); };
+  sessions_->try_again();
+  EXPECT_TRUE(mounts_.shown("s"));
+  EXPECT_TRUE(sessions_->unmount(found("s"), false));
+  sessions_->try_again();
+  EXPECT_FALSE(mounts_.shown("s"));
+}
+
 TEST_F(Sessions, AreMountedInTheRegistryToo) {
   auto& session = create("s");
   EXPECT_TRUE(sessions_->unmount(session, false));

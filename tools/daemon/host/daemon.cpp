@@ -180,7 +180,7 @@ class Running {
     if (const auto interval = manager_.watch_interval()) keep_watch(*interval);
     every(minute_, std::chrono::minutes(1), [this] {
       sessions_.save_uses();
-      sessions_.reopen_stores();
+      sessions_.try_again();
       sessions_.renew_skills();  // of those that no folder tells of
       if (registry_.is_open()) watch_folders(registry_.native_handle(), options_.skills_dirs);
       give_back_memory();

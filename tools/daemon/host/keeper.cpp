@@ -38,6 +38,8 @@ constexpr milliseconds kLongestAfterKill{300};
 constexpr int kMostFailures =
     10;  // in a row, before programs in the mounts are told by letting the mounts go
 
+constexpr int kWrongUse = 2;
+
 class Keeper {
  public:
   Keeper(char** arguments, const std::filesystem::path& run_dir) : arguments_(arguments), run_dir_(run_dir) {}
@@ -239,6 +241,13 @@ int Keeper::wait_time() const {
 }
 
 int Keeper::run() {
+  if (const char* process = std::getenv("LISTEN_PID"); process && process == std::to_string(pid_)) {
+    std::fputs(
+        "okcvmd: --keeper takes no sockets over (LISTEN_FDS): leave it out where a service manager has them, "
+        "which keeps the mounts, too\n",
+        stderr);
+    return kWrongUse;
+  }
   if (!set_up()) return std::perror("okcvmd: the keeper cannot start"), 1;
   raise_descriptor_limit();
   start_child();

@@ -1,8 +1,12 @@
 #include "tools/daemon/host/log.h"
 
+#include <limits.h>
+#include <poll.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <boost/locale/utf.hpp>
 #include <nlohmann/json.hpp>
 
@@ -52,11 +56,48 @@ class OneLine final : public spdlog::custom_flag_formatter {
   }
 };
 
+/// Standard error, but nothing waits for who does not read it: lines that find no room within a moment are
+/// left out, and counted.
+class StandardError final : public spdlog::sinks::base_sink<std::mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    if (left_out_ > 0) {
+      const auto text = fmt::format("{} lines were left out, for nobody read the log", left_out_);
+      if (write_line({message.logger_name, spdlog::level::warn, text})) left_out_ = 0;
+    }
+    if (left_out_ > 0 || !write_line(message)) ++left_out_;
+  }
+  void flush_() override {}
+
+ private:
+  static constexpr int kMoment = 100;  // milliseconds
+
+  bool write_line(const spdlog::details::log_msg& message) {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    return write({line.data(), line.size()});
+  }
+  /// In pieces that a pipe takes without waiting once it says that there is room (pipe(7)).
+  bool write(std::string_view text) const {
+    while (!text.empty()) {
+      pollfd room{STDERR_FILENO, POLLOUT, 0};
+      if (::poll(&room, 1, left_out_ > 0 ? 0 : kMoment) != 1) return false;
+      const ssize_t written =
+          ::write(STDERR_FILENO, text.data(), std::min(text.size(), std::size_t{PIPE_BUF}));
+      if (written <= 0) return false;
+      text.remove_prefix(static_cast<std::size_t>(written));
+    }
+    return true;
+  }
+
+  std::uint64_t left_out_ = 0;
+};
+
 }  // namespace
 
 void set_up_log(const std::string& level, const std::string& format) {
   is_json = format == "json";
-  auto logger = std::make_shared<spdlog::logger>("okcvmd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("okcvmd", std::make_shared<StandardError>());
   auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
   formatter->add_flag<JsonMessage>('J').add_flag<OneLine>('Q');
   formatter->set_pattern(is_json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%J})"

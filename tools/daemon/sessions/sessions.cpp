@@ -123,8 +123,10 @@ Result<Sessions::Entry> Sessions::make_entry(SessionRecord record) {
   if (sessions_.size() >= config_.max_sessions)
     return fail(Code::kQuotaExceeded,
                 "there are as many sessions as --max-sessions allows: delete or clean some");
-  if (!sessions_.emplace(session->id().text(), session).second)
-    return fail(Code::kAlreadyExists, "a session with this id exists: choose another id");
+  const auto [there, is_new] = sessions_.emplace(session->id().text(), session);
+  if (!is_new && there->second->record().state == SessionPhase::kMaking)
+    return fail(Code::kBusy, "a session with this id is being made, or taken back: ask again in a moment");
+  if (!is_new) return fail(Code::kAlreadyExists, "a session with this id exists: choose another id");
   return Entry{std::move(session), std::move(*pass)};
 }
 

@@ -81,8 +81,8 @@ class Sessions final {
   void stop(bool leave_mounts);
   /// Saves who was used since the last call. Who was not lets go of what it keeps in memory.
   void save_uses();
-  /// Tries again what could not be opened.
-  void reopen_stores();
+  /// Tries again what could not be opened, or mounted when the daemon started.
+  void try_again();
   /// Where nobody knows any more how long ago that was.
   void count_all_as_used();
 

@@ -279,11 +279,19 @@ void Sessions::save_uses() {
   for (std::size_t i = 0; i < used.size(); ++i) whose[i]->note_saved(used[i].second);
 }
 
-void Sessions::reopen_stores() {
-  if (!config_.snapshots) return;
+void Sessions::try_again() {
+  const auto is_missing = [](const Session& session) {
+    return session.record().state == SessionPhase::kMounted && !session.mount_object();
+  };
   for (const auto& session : all()) {
-    if (session->store() || !session->mount()) continue;
-    if (const auto pass = session->gate().alone_now()) reopen_store(*session);
+    const bool has_all = session->store() || !session->mount() || !config_.snapshots;
+    if (has_all && !is_missing(*session)) continue;
+    const auto pass = session->gate().alone_now();
+    if (!pass) continue;
+    if (!is_missing(*session))
+      reopen_store(*session);
+    else if (attach(*session))
+      log_info("session {}: it could be mounted now", session->id().text());
   }
 }
 
