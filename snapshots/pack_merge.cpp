@@ -18,7 +18,8 @@
 namespace okcvm::snapshots {
 namespace {
 
-constexpr std::size_t kMaxPacks = 40;  // each costs a search whenever an object is looked for
+constexpr std::size_t kMaxPacks = 40;                 // each costs a search whenever an object is looked for
+constexpr std::size_t kFewestMerged = kMaxPacks / 2;  // the others may be git's, or large
 constexpr std::uint64_t kReadAhead = 1 << 20;
 constexpr std::uint64_t kLargest = INT32_MAX;
 constexpr std::size_t kTrailer = Oid::kSize;
@@ -60,19 +61,6 @@ std::vector<Pack> find_packs(int folder, std::size_t least) {
   }
   std::sort(packs.begin(), packs.end(), [](const Pack& a, const Pack& b) { return a.size < b.size; });
   return packs;
-}
-
-/// The small ones: up to where the next is at least twice as large as all before it together, or they would
-/// make one that is too large to be merged again (its index has other offsets).
-void keep_small(std::vector<Pack>& packs) {
-  std::uint64_t sum = 0;
-  std::size_t count = 0;
-  for (const auto& pack : packs) {
-    if ((count >= 2 && pack.size >= 2 * sum) || sum + pack.size > kLargest) break;
-    sum += pack.size;
-    ++count;
-  }
-  packs.resize(count);
 }
 
 /// Where an object stands in a pack, as its index tells.
@@ -118,6 +106,21 @@ bool has_deltas(int folder, const Pack& pack) {
            const auto got = read_at(file.get(), &first, 1, row.offset);
            return got && *got == 1 && !is_whole_object(first);
          });
+}
+
+/// The small ones of ours: up to where the next is at least twice as large as all before it together, or they
+/// would make one that is too large to be merged again (its index has other offsets). The others are not
+/// looked into, which takes as long as they are large.
+std::vector<Pack> small_ones(int folder, const std::vector<Pack>& packs) {
+  std::vector<Pack> small;
+  std::uint64_t sum = 0;
+  for (const auto& pack : packs) {
+    if ((small.size() >= 2 && pack.size >= 2 * sum) || sum + pack.size > kLargest) break;
+    if (has_deltas(folder, pack)) continue;
+    sum += pack.size;
+    small.push_back(pack);
+  }
+  return small;
 }
 
 /// Reads every object as it stands. `use` gets null for one that is damaged, and answers whether to go on.
@@ -211,11 +214,10 @@ void merge_packs(Repository& repository) {
   const FileDescriptor folder(
       ::openat(repository.folder(), "objects/pack", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return;
-  auto packs = find_packs(folder.get(), kMaxPacks);
-  std::erase_if(packs, [&](const Pack& pack) { return has_deltas(folder.get(), pack); });
-  if (packs.size() < kMaxPacks) return;
-  keep_small(packs);
-  if (packs.size() < 2) return;
+  const auto all = find_packs(folder.get(), kMaxPacks);
+  if (all.size() < kMaxPacks) return;
+  const auto packs = small_ones(folder.get(), all);
+  if (packs.size() < kFewestMerged) return;
   const FileDescriptor incoming(
       ::openat(repository.own_folder(), kIncoming, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!incoming) return;

@@ -1,5 +1,7 @@
 // What others do to a repository while the store has it open.
 
+#include <cstdint>
+#include <fstream>
 #include <optional>
 #include <set>
 
@@ -57,6 +59,29 @@ TEST_F(StockGit, PacksWithDeltasStayAndTheOthersAreMerged) {
   EXPECT_LT(packs(), 45u);
   reopen();
   expect_sound_repository();
+}
+
+/// Else a snapshot would cost ever more, the more there were before.
+TEST_F(StockGit, ALargePackIsNotReadToMergeSmallOnes) {
+  constexpr int kFiles = 8000;
+  for (int i = 0; i < kFiles; ++i) write(in("outputs/" + std::to_string(i)), std::to_string(i));
+  record_.note(ChangeKind::kTree, "outputs");
+  snapshot("many files");
+  const auto calls = [] {  // of read(2) and its like, proc_pid_io(5)
+    std::ifstream rows("/proc/self/io");
+    std::string name;
+    std::uint64_t count = 0;
+    while (rows >> name >> count && name != "syscr:") continue;
+    return count;
+  };
+  const auto before = calls();
+  for (int i = 0; i < 45; ++i) {
+    write(in("temp/number"), std::to_string(i));
+    record_.note(ChangeKind::kContent, "temp/number");
+    snapshot("number");
+  }
+  EXPECT_LT(list(repository() / "objects/pack").size() / 2, 40u);
+  EXPECT_LT(calls() - before, std::uint64_t{kFiles});
 }
 
 TEST_F(StockGit, ItsIndexOfSeveralPacksGoesBeforeTheyDo) {
