@@ -63,6 +63,13 @@ Result<std::unique_ptr<Workspace>> open_workspace(MountConfig& config) {
   return workspace;
 }
 
+/// What the table of nodes tells of a mount that was lost with its daemon.
+std::unordered_set<std::uint64_t> left_writers(const std::filesystem::path& nodes) {
+  if (::access(nodes.c_str(), F_OK) != 0) return {};
+  const auto left = NodeTable::open(nodes, Start::kTakeOver);
+  return left ? left->written_past_us() : std::unordered_set<std::uint64_t>();
+}
+
 /// EUCLEAN if programs could not go on with what the former daemon left.
 Result<void> check_take_over(const MountConfig& config, int device, const Workspace& workspace,
                              const SessionState& state) {
@@ -179,9 +186,11 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
   if (start == Start::kTakeOver)
     if (auto usable = check_take_over(config, device.get(), **workspace, *state); !usable)
       return fail(usable.error());
+  auto writers = kept_writers(state_of(StateFile::kWriters));
+  if (start == Start::kAnew) writers.merge(left_writers(state_of(StateFile::kNodes)));
   auto nodes = NodeTable::open(state_of(StateFile::kNodes), start);
   if (!nodes) return fail(nodes.error());
-  nodes->await_writers(kept_writers(state_of(StateFile::kWriters)));
+  nodes->await_writers(std::move(writers));
   ChangeLog::Config log;
   log.live = state_of(StateFile::kChanges);
   log.resting = config.workspace.parent_path().parent_path() / "changes" / config.id.text();

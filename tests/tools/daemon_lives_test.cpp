@@ -52,6 +52,19 @@ TEST_F(DaemonLives, AreMountedAnewAfterACrashWithoutAKeeper) {
   EXPECT_EQ(health["affected"][0]["id"], "s1");
 }
 
+TEST_F(DaemonLives, ShowWhatIsWrittenThroughAMountThatWasLost) {
+  start();
+  create({{"id", "s1"}});
+  const auto log = mount("s1") / "outputs/log";
+  const auto file = open_file(log, O_CREAT | O_WRONLY | O_APPEND);
+  write_all(file, "1\n");
+  kill_daemon();
+  start();
+  EXPECT_EQ(stat_of(log).st_size, 2);
+  if (::write(file.get(), "2\n", 2) != 2) GTEST_SKIP() << "what is open ends with its mount";
+  EXPECT_EQ(stat_of(log).st_size, 4);
+}
+
 /// As /mnt is on some systems.
 TEST_F(DaemonLives, MayBeMountedInADirectoryThatIsALink) {
   std::filesystem::create_directory(root_ / "var");

@@ -251,6 +251,7 @@ class Sessions final {
   Result<void> show_skill(Session& session, const Name& name, Result<FileDescriptor> directory);
 
   // sessions_start.cpp
+  void end_kept(const SessionId& id);
   void let_go(const SessionId& id, bool was_kept);
   Result<void> take_over(Session& session, const FileDescriptor& device);
   void bring_back(Session& session, FileDescriptor kept_device, bool was_lost);

@@ -98,14 +98,17 @@ std::vector<Sessions::Affected> Sessions::affected() const {
   return affected_;
 }
 
-/// Clears away what a dead daemon left of a mount that is not to be taken over. If its device was kept, this
-/// daemon must have closed it.
+/// Ends a mount whose device was kept, and was closed by this daemon. What was known of it stays for a mount
+/// that is made in its place.
+void Sessions::end_kept(const SessionId& id) {
+  if (backends_.forget_device) backends_.forget_device(id);
+  backends_.detach_stale(config_.mount_root, config_.run_dir / "sessions",
+                         [&](std::string_view name) { return id_in(name) == id.text(); });
+}
+
+/// Clears away all that a dead daemon left of a mount that is not to be taken over.
 void Sessions::let_go(const SessionId& id, bool was_kept) {
-  if (was_kept) {
-    if (backends_.forget_device) backends_.forget_device(id);
-    backends_.detach_stale(config_.mount_root, config_.run_dir / "sessions",
-                           [&](std::string_view name) { return id_in(name) == id.text(); });
-  }
+  if (was_kept) end_kept(id);
   ::rmdir(mount_point_of(id).c_str());  // fails where something is mounted
   if (backends_.forget_mount) backends_.forget_mount(config_.run_dir / "sessions", id);
 }
@@ -139,8 +142,11 @@ void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was
     affected = "its mount could not be taken over: " + taken.error().message;
   }
   kept_device.reset();
-  if (was_kept || !should_be_mounted) let_go(session.id(), was_kept);
-  if (!should_be_mounted) return open_store(session);
+  if (!should_be_mounted) {
+    let_go(session.id(), was_kept);
+    return open_store(session);
+  }
+  if (was_kept) end_kept(session.id());
   if (!affected.empty())
     note_affected(session,
                   affected + "; it was mounted anew and programs that used it must reopen their files");
