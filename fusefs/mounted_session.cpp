@@ -187,7 +187,10 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
     if (auto usable = check_take_over(config, device.get(), **workspace, *state); !usable)
       return fail(usable.error());
   auto writers = kept_writers(state_of(StateFile::kWriters));
-  if (start == Start::kAnew) writers.merge(left_writers(state_of(StateFile::kNodes)));
+  if (start == Start::kAnew) {
+    writers.merge(left_writers(state_of(StateFile::kNodes)));
+    keep_writers(state_of(StateFile::kWriters), writers);
+  }
   auto nodes = NodeTable::open(state_of(StateFile::kNodes), start);
   if (!nodes) return fail(nodes.error());
   nodes->await_writers(std::move(writers));

@@ -53,13 +53,18 @@ TEST_F(DaemonLives, AreMountedAnewAfterACrashWithoutAKeeper) {
 }
 
 TEST_F(DaemonLives, ShowWhatIsWrittenThroughAMountThatWasLost) {
-  start();
+  start({"--keeper"});
   create({{"id", "s1"}});
   const auto log = mount("s1") / "outputs/log";
   const auto file = open_file(log, O_CREAT | O_WRONLY | O_APPEND);
   write_all(file, "1\n");
-  kill_daemon();
-  start();
+  const pid_t daemon = serving_pid();
+  ASSERT_EQ(::kill(keeper_pid(), SIGKILL), 0);
+  wait_for_end();
+  ASSERT_EQ(::kill(daemon, SIGKILL), 0);
+  start({"--keeper"});
+  kill_daemon();  // the next one takes over, and has to know
+  ASSERT_TRUE(comes_true([&] { return ask("GET", "/v1/health").status == 200; }));
   EXPECT_EQ(stat_of(log).st_size, 2);
   if (::write(file.get(), "2\n", 2) != 2) GTEST_SKIP() << "what is open ends with its mount";
   EXPECT_EQ(stat_of(log).st_size, 4);
@@ -114,7 +119,6 @@ TEST_F(DaemonLives, OutliveADaemonThatIsKept) {
   EXPECT_FALSE(std::filesystem::exists(socket()));
 }
 
-/// Somebody who kills says nothing of the next daemon.
 TEST_F(DaemonLives, TakeNoMoreThreadsOnceTheyRest) {
   constexpr std::size_t kSessions = 24;
   start({"--keeper"});
@@ -127,6 +131,7 @@ TEST_F(DaemonLives, TakeNoMoreThreadsOnceTheyRest) {
       << threads() << " of " << before;
 }
 
+/// Somebody who kills says nothing of the next daemon.
 TEST_F(DaemonLives, OutliveManyDaemonsThatAreKilledBeforeTheyAreReady) {
   start({"--keeper"});
   create({{"id", "s1"}});
