@@ -98,7 +98,7 @@ void NodeTable::place(NodeRecord& row, NodeId parent, Zone zone, std::string_vie
 }
 
 void NodeTable::visit_children(NodeId parent, const Visit& visit) const {
-  children_.visit(parent.slot(), [&](std::uint32_t slot) REQUIRES(mutex_) {
+  children_.visit(parent.slot(), [&](std::uint32_t slot) {
     if (NodeRecord& row = record(slot); row.id.load() && row.parent == parent.value) visit(row);
   });
 }
