@@ -124,11 +124,10 @@ TEST_F(DaemonLives, TakeNoMoreThreadsOnceTheyRest) {
   start({"--keeper"});
   for (std::size_t i = 0; i < kSessions; ++i) create({{"id", "s" + std::to_string(i)}});
   const auto threads = [&] { return count_in_proc(serving_pid(), "task"); };
-  const auto before = threads();
   kill_daemon();
   ASSERT_TRUE(comes_true([&] { return ask("GET", "/v1/health").status == 200; }));
-  EXPECT_TRUE(comes_true([&] { return threads() <= before + kSessions / 4; }))
-      << threads() << " of " << before;
+  EXPECT_TRUE(comes_true([&] { return threads() < 3 * kSessions / 2; }))
+      << threads();  // one each, and its own
 }
 
 /// Somebody who kills says nothing of the next daemon.
