@@ -37,8 +37,9 @@ ssize_t write_channel(int, iovec* parts, int count, void* user_data) {
 
 Operations::Config operations_config(const MountConfig& config) {
   Operations::Config operations;
-  operations.mount_points = {
-      config.mount_point, real_mount_root(config.mount_point.parent_path()) / config.mount_point.filename()};
+  operations.mount_points = {config.mount_point};
+  const auto real = real_mount_root(config.mount_point.parent_path()) / config.mount_point.filename();
+  if (real != config.mount_point) operations.mount_points.push_back(real);
   operations.owner_uid = config.owner_uid;
   operations.owner_gid = config.owner_gid;
   operations.root_mode = config.root_mode & 07777;

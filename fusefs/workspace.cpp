@@ -167,18 +167,21 @@ Result<void> Workspace::load_skill(const Name& name, FileDescriptor directory) {
 }
 
 Result<bool> Workspace::renew_skill(const Name& name, FileDescriptor directory) {
+  const auto id = skill(name.text());
+  const auto former = id ? volume(*id) : nullptr;
+  if (!former) return fail(not_loaded(name));
   struct stat offered {};
   struct stat shown {};
   if (::fstat(directory.get(), &offered) != 0) return fail_errno(errno);
-  MutexLock lock(mutex_);
-  const auto found = skills_.find(name.text());
-  if (found == skills_.end()) return fail(not_loaded(name));
-  auto& volume = volumes_.at(found->second);
   // The descriptor keeps the inode, so that no other one can have its number.
-  const bool is_same = ::fstat(volume->root(), &shown) == 0 && shown.st_dev == offered.st_dev &&
-                       shown.st_ino == offered.st_ino;
-  if (!is_same) volume = std::make_shared<Volume>(std::move(directory), config_.use_handles);
-  return !is_same;
+  if (::fstat(former->root(), &shown) == 0 && shown.st_dev == offered.st_dev &&
+      shown.st_ino == offered.st_ino)
+    return false;
+  // Not under the lock, which requests take: the registry's file system may be slow.
+  auto renewed = std::make_shared<Volume>(std::move(directory), config_.use_handles);
+  MutexLock lock(mutex_);
+  volumes_[*id] = std::move(renewed);
+  return true;
 }
 
 Result<VolumeId> Workspace::unload_skill(const Name& name) {

@@ -64,7 +64,8 @@ class Workspace {
   };
   Result<void> load_skill(const Name& name, FileDescriptor directory) EXCLUDES(mutex_);
   /// Another directory takes the place of the one that a loaded skill's name shows, which stays of use to who
-  /// has it open. False if it is the same one; `not_found` if the name is not loaded.
+  /// has it open. False if it is the same one; `not_found` if the name is not loaded. Nobody may load or
+  /// unload meanwhile.
   Result<bool> renew_skill(const Name& name, FileDescriptor directory) EXCLUDES(mutex_);
   /// Hides the name. The volume stays as long as nodes of it are known, so open descriptors stay readable.
   Result<VolumeId> unload_skill(const Name& name) EXCLUDES(mutex_);

@@ -253,8 +253,9 @@ class Sessions final {
   // sessions_start.cpp
   void end_kept(const SessionId& id);
   void let_go(const SessionId& id, bool was_kept);
-  Result<void> take_over(Session& session, const FileDescriptor& device);
-  void bring_back(Session& session, FileDescriptor kept_device, bool was_lost);
+  using Deadline = std::chrono::steady_clock::time_point;
+  Result<void> take_over(Session& session, const FileDescriptor& device, Deadline last_try);
+  void bring_back(Session& session, FileDescriptor kept_device, bool was_lost, Deadline last_try);
   void note_unbound(const Session& session) EXCLUDES(mutex_);
   std::vector<std::filesystem::path> folders_put_away() const;
   void finish_deletion(const Session& session, bool was_kept, std::vector<std::filesystem::path>& left);

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kStartThreads = 8;
 constexpr std::chrono::milliseconds kFirstRetry{50};
-constexpr std::chrono::milliseconds kLongestRetries{3000};
+constexpr std::chrono::milliseconds kLongestRetries{3000};  // of all sessions together: a start must end
 constexpr std::chrono::milliseconds kMoment{500};
 
 /// Runs `work` for every index below `count` on a few threads; returns when all are done. `work` does not
@@ -115,21 +115,19 @@ void Sessions::let_go(const SessionId& id, bool was_kept) {
 
 /// Programs have files open in the mount: where the host has no memory or threads left, it is tried again for
 /// a while.
-Result<void> Sessions::take_over(Session& session, const FileDescriptor& device) {
-  std::chrono::milliseconds waited{0};
+Result<void> Sessions::take_over(Session& session, const FileDescriptor& device, Deadline last_try) {
   for (auto pause = kFirstRetry;; pause *= 2) {
     FileDescriptor copy(::fcntl(device.get(), F_DUPFD_CLOEXEC, 0));
     auto taken = copy ? attach(session, std::move(copy)) : fail_errno(errno, "cannot copy its descriptor");
     const bool is_final = taken || taken.error().code == Code::kCorrupt || taken.error().code == Code::kBusy;
-    if (is_final || waited >= kLongestRetries) return taken;
+    if (is_final || std::chrono::steady_clock::now() >= last_try) return taken;
     log_warning("session {}: its mount could not be taken over yet: {}", session.id().text(),
                 taken.error().message);
     std::this_thread::sleep_for(pause);
-    waited += pause;
   }
 }
 
-void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was_lost) {
+void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was_lost, Deadline last_try) {
   const auto pass = session.gate().alone();
   if (!pass) return;
   const bool should_be_mounted = session.record().state == SessionPhase::kMounted;
@@ -137,7 +135,7 @@ void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was
   if (was_lost) affected = "its mount was lost with the last daemon";
   const bool was_kept = static_cast<bool>(kept_device);
   if (was_kept && should_be_mounted) {
-    const auto taken = take_over(session, kept_device);
+    const auto taken = take_over(session, kept_device, last_try);
     if (taken) return note_unbound(session);
     affected = "its mount could not be taken over: " + taken.error().message;
   }
@@ -239,9 +237,10 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
     sessions_.emplace(session->id().text(), std::move(session));
   }
   tell_of_unknown(std::move(kept_devices), known);
+  const auto last_try = std::chrono::steady_clock::now() + kLongestRetries;
   for_each_at_once(returning.size(), [&](std::size_t i) {
     auto& [session, device, was_lost] = returning[i];
-    bring_back(*session, std::move(device), was_lost);
+    bring_back(*session, std::move(device), was_lost, last_try);
   });
   remove_meanwhile(std::move(left));  // not before: programs in the mounts were waiting
   return {};
