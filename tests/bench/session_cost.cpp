@@ -181,10 +181,10 @@ void run(int sessions, long files) {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
   ::umask(0);
-  test::Watchdog::instance().expect_progress(std::chrono::seconds(900));
   Report report;
   creation_time(report);
   daemon_time(report);
+  test::Watchdog::instance().expect_progress(std::chrono::seconds(900));  // each round of the daemon got 60
   if (sessions > 0) idle_cost(report, sessions);
   if (files > 0) known_files(report, files);
   report.print();
