@@ -118,7 +118,9 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
     if (!result) {
       Error error = result.error();
       if (error.errno_value == ENOTEMPTY)
-        error.message = "the directory is not empty; ask for it to be removed with its contents (recursive)";
+        error.message = is_tree ? "something was made in the directory meanwhile: remove it again"
+                                : "the directory is not empty; ask for it to be removed with its contents "
+                                  "(recursive)";
       result = explained(error, path);
     }
     kernel_.inode(parent);

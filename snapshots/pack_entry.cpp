@@ -2,7 +2,9 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 namespace okcvm::snapshots {
 namespace {
@@ -34,8 +36,10 @@ class Deflater final {
   bool ready_ = false;
 };
 
-void append_header(ObjectKind kind, std::uint64_t size, std::string& out) {
-  auto byte = static_cast<unsigned char>(static_cast<unsigned>(kind) << 4 | (size & 15));
+constexpr unsigned kDeltaOfNamed = 7;  // OBJ_REF_DELTA
+
+void append_header(unsigned kind, std::uint64_t size, std::string& out) {
+  auto byte = static_cast<unsigned char>(kind << 4 | (size & 15));
   for (size >>= 4; size > 0; size >>= 7) {
     out += static_cast<char>(byte | 0x80);
     byte = size & 0x7f;
@@ -48,6 +52,17 @@ bool is_to_be_compressed(ObjectKind kind, std::string_view bytes) {
   if (kind == ObjectKind::kTree) return false;
   return bytes.size() < kSampleSize ||
          looks_compressible(bytes.substr((bytes.size() - kSampleSize) / 2, kSampleSize));
+}
+
+Result<PackEntry> finish_entry(const Oid& oid, std::string_view bytes, bool compress, PackEntry entry) {
+  thread_local Deflater fast(kCompressionLevel);
+  thread_local Deflater plain(0);
+  entry.oid = oid;
+  if (!(compress ? fast : plain).append(bytes, entry.bytes))
+    return fail_errno(ENOMEM, "an object cannot be compressed");
+  entry.crc = static_cast<std::uint32_t>(
+      crc32(0, reinterpret_cast<const Bytef*>(entry.bytes.data()), static_cast<uInt>(entry.bytes.size())));
+  return entry;
 }
 
 }  // namespace
@@ -64,16 +79,47 @@ bool looks_compressible(std::string_view sample) {
 }
 
 Result<PackEntry> make_pack_entry(const Oid& oid, ObjectKind kind, std::string_view bytes) {
-  thread_local Deflater fast(kCompressionLevel);
-  thread_local Deflater plain(0);
   PackEntry entry;
-  entry.oid = oid;
-  append_header(kind, bytes.size(), entry.bytes);
-  if (!(is_to_be_compressed(kind, bytes) ? fast : plain).append(bytes, entry.bytes))
-    return fail_errno(ENOMEM, "an object cannot be compressed");
-  entry.crc = static_cast<std::uint32_t>(
-      crc32(0, reinterpret_cast<const Bytef*>(entry.bytes.data()), static_cast<uInt>(entry.bytes.size())));
-  return entry;
+  append_header(static_cast<unsigned>(kind), bytes.size(), entry.bytes);
+  return finish_entry(oid, bytes, is_to_be_compressed(kind, bytes), std::move(entry));
+}
+
+Result<PackEntry> make_delta_entry(const Oid& oid, const Oid& base, std::string_view delta) {
+  PackEntry entry;
+  append_header(kDeltaOfNamed, delta.size(), entry.bytes);
+  entry.bytes += base.raw();
+  return finish_entry(oid, delta, true, std::move(entry));
+}
+
+std::optional<PackEntryHead> head_of(std::string_view entry) {
+  PackEntryHead head;
+  const auto byte = [&entry](std::size_t at) { return static_cast<unsigned char>(entry[at]); };
+  if (entry.empty()) return std::nullopt;
+  const unsigned kind = byte(0) >> 4 & 7;
+  head.size = byte(0) & 15;
+  for (int shift = 4; byte(head.length++) & 0x80; shift += 7) {
+    if (head.length == entry.size() || shift > 57) return std::nullopt;
+    head.size |= static_cast<std::uint64_t>(byte(head.length) & 0x7f) << shift;
+  }
+  if (kind >= 1 && kind <= 3) head.kind = static_cast<ObjectKind>(kind);
+  if (kind == kDeltaOfNamed) {
+    if (entry.size() - head.length < Oid::kSize) return std::nullopt;
+    head.base = Oid::from_raw(entry.data() + head.length);
+    head.length += Oid::kSize;
+  }
+  return head;
+}
+
+Result<std::string> inflate_entry(std::string_view entry, const PackEntryHead& head, std::uint64_t size) {
+  const auto deflated = entry.substr(head.length);
+  std::string bytes(std::min(size, head.size), '\0');
+  uLongf got = bytes.size();
+  const int status = uncompress(reinterpret_cast<Bytef*>(bytes.data()), &got,
+                                reinterpret_cast<const Bytef*>(deflated.data()), deflated.size());
+  // There is more than there was room for, where only a part was wanted.
+  const bool is_there = status == Z_OK || (status == Z_BUF_ERROR && bytes.size() < head.size);
+  if (!is_there || got != bytes.size()) return fail(Code::kCorrupt, "an object of a pack is damaged");
+  return bytes;
 }
 
 }  // namespace okcvm::snapshots

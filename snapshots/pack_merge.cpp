@@ -6,13 +6,18 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <tuple>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "policy/fault.h"
 #include "snapshots/disk.h"
 #include "snapshots/io.h"
+#include "snapshots/pack_deltas.h"
 #include "snapshots/pack_writer.h"
 
 namespace okcvm::snapshots {
@@ -27,10 +32,16 @@ constexpr std::size_t kIndexHead = 8 + 256 * 4;
 constexpr const char* kDraft = "merged";
 constexpr const char* kRecord = "merge";  // the names of the packs of a merge that is under way, a line each
 constexpr std::size_t kNameSize = 5 + Oid::kHexSize;
+constexpr std::size_t kLongestHead = 10 + Oid::kSize;  // of an entry
+
+using Oids = std::unordered_set<Oid, OidHash>;
+using Bases = std::unordered_map<Oid, std::size_t, OidHash>;  // of how many deltas each
 
 struct Pack {
   std::string name;  // "pack-<40 digits>"
   std::uint64_t size = 0;
+  timespec made{};
+  Bases bases;  // once it was looked into
 };
 
 std::uint32_t be32(std::string_view bytes, std::size_t at) {
@@ -48,7 +59,7 @@ std::vector<Pack> find_packs(int folder, std::size_t least) {
   for (const auto& row : *rows) names.insert(row.name);
   for (const auto& row : *rows) {
     if (!row.name.ends_with(".pack") || !row.name.starts_with("pack-")) continue;
-    Pack pack{row.name.substr(0, row.name.size() - 5)};
+    Pack pack{row.name.substr(0, row.name.size() - 5), 0, {}, {}};
     const auto companions = std::count_if(rows->begin(), rows->end(), [&pack](const DiskRow& other) {
       return other.name.starts_with(pack.name + ".");
     });
@@ -57,6 +68,7 @@ std::vector<Pack> find_packs(int folder, std::size_t least) {
         ::fstatat(folder, row.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
       continue;
     pack.size = static_cast<std::uint64_t>(status.st_size);
+    pack.made = status.st_mtim;
     packs.push_back(std::move(pack));
   }
   std::sort(packs.begin(), packs.end(), [](const Pack& a, const Pack& b) { return a.size < b.size; });
@@ -87,44 +99,52 @@ std::optional<std::vector<Row>> rows_of(int folder, const Pack& pack) {
   return rows;
 }
 
-/// A commit, a tree or a blob, and no delta (gitformat-pack(5)).
-bool is_whole_object(char first_byte) {
-  const auto kind = static_cast<unsigned char>(first_byte) >> 4 & 7;
-  return kind >= 1 && kind <= 3;
+/// Whether an entry can be copied as it stands: a delta of what stands so many bytes before it cannot.
+bool is_ours(const PackEntryHead& head) {
+  return head.kind || head.base;
 }
 
 FileDescriptor open_pack(int folder, const Pack& pack) {
   return FileDescriptor(::openat(folder, (pack.name + ".pack").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
 }
 
-/// Whether git made it, with deltas.
-bool has_deltas(int folder, const Pack& pack) {
+/// What deltas in a pack are made of; none of a pack that git made, with its own deltas.
+std::optional<Bases> bases_in(int folder, const Pack& pack) {
   const auto rows = rows_of(folder, pack);
   const FileDescriptor file = open_pack(folder, pack);
-  return rows && file && std::any_of(rows->begin(), rows->end(), [&](const Row& row) {
-           char first = 0;
-           const auto got = read_at(file.get(), &first, 1, row.offset);
-           return got && *got == 1 && !is_whole_object(first);
-         });
+  Bases bases;
+  for (std::size_t i = 0; rows && file && i < rows->size(); ++i) {
+    std::array<char, kLongestHead> bytes{};
+    const auto got = read_at(file.get(), bytes.data(), bytes.size(), (*rows)[i].offset);
+    const auto head = got ? head_of({bytes.data(), *got}) : std::nullopt;
+    if (head && !is_ours(*head)) return std::nullopt;
+    if (head && head->base) ++bases[*head->base];
+  }
+  return bases;
 }
 
-/// The small ones of ours: up to where the next is at least twice as large as all before it together, or they
-/// would make one that is too large to be merged again (its index has other offsets). The others are not
-/// looked into, which takes as long as they are large.
+/// The small ones of ours, oldest first: up to where the next is at least twice as large as all before it
+/// together, or they would make one that is too large to be merged again (its index has other offsets). The
+/// others are not looked into, which takes as long as they are large.
 std::vector<Pack> small_ones(int folder, const std::vector<Pack>& packs) {
   std::vector<Pack> small;
   std::uint64_t sum = 0;
-  for (const auto& pack : packs) {
+  for (Pack pack : packs) {
     if ((small.size() >= 2 && pack.size >= 2 * sum) || sum + pack.size > kLargest) break;
-    if (has_deltas(folder, pack)) continue;
+    auto bases = bases_in(folder, pack);
+    if (!bases) continue;
+    pack.bases = std::move(*bases);
     sum += pack.size;
-    small.push_back(pack);
+    small.push_back(std::move(pack));
   }
+  std::sort(small.begin(), small.end(), [](const Pack& a, const Pack& b) {
+    return std::tie(a.made.tv_sec, a.made.tv_nsec) < std::tie(b.made.tv_sec, b.made.tv_nsec);
+  });
   return small;
 }
 
-/// Reads every object as it stands. `use` gets null for one that is damaged, and answers whether to go on.
-/// False: it did not, or this is not a pack of ours.
+/// Reads every object as it stands. `use` is told of each whether it is whole, and answers whether to go on;
+/// of a damaged one, all but the name is void. False: it did not, or this is not a pack of ours.
 template <typename Use>
 bool read_pack(int folder, const Pack& pack, const Use& use) {
   const auto rows = rows_of(folder, pack);
@@ -150,17 +170,41 @@ bool read_pack(int folder, const Pack& pack, const Use& use) {
     if (fetch(row->offset, end)) entry.bytes.assign(piece, row->offset - piece_from, end - row->offset);
     const auto crc =
         crc32(0, reinterpret_cast<const Bytef*>(entry.bytes.data()), static_cast<uInt>(entry.bytes.size()));
-    const bool is_whole = !entry.bytes.empty() && crc == entry.crc;
-    if ((is_whole && !is_whole_object(entry.bytes[0])) || !use(is_whole ? &entry : nullptr)) return false;
+    const auto head = head_of(entry.bytes);
+    const bool is_whole = head && crc == entry.crc;
+    if ((is_whole && !is_ours(*head)) || !use(entry, is_whole)) return false;
   }
   return true;
 }
 
-/// Copies every object; false: not this one.
-bool copy_pack(int folder, const Pack& pack, std::unordered_set<Oid, OidHash>& copied, PackWriter& writer) {
-  return read_pack(folder, pack, [&](const PackEntry* entry) {
-    return entry && (!copied.insert(entry->oid).second || writer.add(*entry));
+/// Copies every object that is not there yet; false: not this one. What a delta is made of is in the same
+/// pack, or was copied from one before, which did not need this one for it.
+bool copy_pack(int folder, const Pack& pack, const Bases& bases, Oids& copied, PackDeltas& deltas,
+               PackWriter& writer) {
+  return read_pack(folder, pack, [&](const PackEntry& entry, bool is_whole) {
+    if (!is_whole) return false;
+    const auto base = bases.find(entry.oid);
+    return !copied.insert(entry.oid).second ||
+           writer.add(deltas.shortened(entry, base == bases.end() ? 0 : base->second));
   });
+}
+
+/// What of a pack cannot be read: damaged objects and their deltas.
+Oids lost_in(int folder, const Pack& pack) {
+  Oids lost;
+  std::vector<std::pair<Oid, Oid>> deltas;  // and what each is made of
+  read_pack(folder, pack, [&](const PackEntry& entry, bool is_whole) {
+    const auto head = is_whole ? head_of(entry.bytes) : std::nullopt;
+    if (!head) lost.insert(entry.oid);
+    if (head && head->base) deltas.emplace_back(entry.oid, *head->base);
+    return true;
+  });
+  for (bool is_more = !lost.empty(); is_more;) {
+    is_more = false;
+    for (const auto& [oid, base] : deltas)
+      if (lost.contains(base)) is_more |= lost.insert(oid).second;
+  }
+  return lost;
 }
 
 /// Git's index over several packs (git-multi-pack-index(1)) would name those that go, and so would the files
@@ -191,14 +235,14 @@ void set_damaged_packs_aside(Repository& repository) {
       ::openat(repository.own_folder(), kIncoming, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder || !incoming) return;
   for (const Pack& pack : find_packs(folder.get(), 0)) {
-    bool is_whole = true;
-    read_pack(folder.get(), pack, [&](const PackEntry* entry) { return is_whole = entry != nullptr; });
-    if (is_whole) continue;
+    const Oids lost = lost_in(folder.get(), pack);
+    if (lost.empty()) continue;
     PackWriter writer(incoming.get(), kDraft);
-    const bool is_ours = read_pack(
-        folder.get(), pack, [&](const PackEntry* entry) { return !entry || writer.add(*entry).has_value(); });
-    const auto rest = is_ours && !writer.empty() ? writer.finish() : Result<Oid>(fail_errno(ENOENT));
-    if (!is_ours || (rest && !bring_in(incoming.get(), folder.get(), "pack-" + rest->hex()))) {
+    const bool was_read = read_pack(folder.get(), pack, [&](const PackEntry& entry, bool) {
+      return lost.contains(entry.oid) || writer.add(entry).has_value();
+    });
+    const auto rest = was_read && !writer.empty() ? writer.finish() : Result<Oid>(fail_errno(ENOENT));
+    if (!was_read || (rest && !bring_in(incoming.get(), folder.get(), "pack-" + rest->hex()))) {
       for (const char* ending : {".pack", ".idx"})
         ::unlinkat(incoming.get(), (std::string(kDraft) + ending).c_str(), 0);
       continue;
@@ -222,9 +266,14 @@ void merge_packs(Repository& repository) {
       ::openat(repository.own_folder(), kIncoming, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!incoming) return;
   PackWriter writer(incoming.get(), kDraft);
-  std::unordered_set<Oid, OidHash> copied;
+  Bases bases;
+  for (const auto& pack : packs)
+    for (const auto& [oid, count] : pack.bases) bases[oid] += count;
+  Oids copied;
+  PackDeltas deltas;
   bool intact = true;
-  for (const auto& pack : packs) intact = intact && copy_pack(folder.get(), pack, copied, writer);
+  for (const auto& pack : packs)
+    intact = intact && copy_pack(folder.get(), pack, bases, copied, deltas, writer);
   const auto checksum =
       intact && !writer.empty() ? writer.finish() : Result<Oid>(fail_errno(EUCLEAN, "a pack is damaged"));
   const std::string merged = checksum ? "pack-" + checksum->hex() : std::string();

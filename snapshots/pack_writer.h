@@ -10,8 +10,8 @@
 
 namespace okcvm::snapshots {
 
-/// Writes one pack and its index (version 2) into a folder, under the names NAME.pack and NAME.idx. Entries
-/// are whole objects, never deltas. Dropped before finish(), it leaves files for the caller to remove. Not
+/// Writes one pack and its index (version 2) into a folder, under the names NAME.pack and NAME.idx. A
+/// delta's base is to be added, too. Dropped before finish(), it leaves files for the caller to remove. Not
 /// thread-safe.
 class PackWriter final {
  public:

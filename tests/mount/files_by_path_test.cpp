@@ -289,6 +289,25 @@ TEST_F(FilesByPath, HaveNoNameLeftForThoseWhoHaveThemOpen) {
   }
 }
 
+/// Of a name that the kernel has not been told of yet.
+TEST_F(FilesByPath, AreRemovedRightAfterOthersReplacedThem) {
+  auto& files = session().files();
+  const auto replace = [&] {
+    for (int i = 0; i < 300; ++i)
+      value_of(value_of(files.create({}, path("outputs/f"), 0644, fusefs::IfExists::kReplace))->publish());
+  };
+  auto first = std::async(std::launch::async, replace), second = std::async(std::launch::async, replace);
+  const auto is_done = [](auto& work) {
+    return work.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  while (!is_done(first) || !is_done(second)) {
+    const auto removed = files.remove({}, path("outputs/f"), false);
+    EXPECT_TRUE(removed || removed.error().errno_value == ENOENT) << removed.error().message;
+  }
+  first.get();
+  second.get();
+}
+
 TEST_F(FilesByPath, ThatADeadDaemonLeftUnfinishedAreRemoved) {
   write(outputs() / ".incoming-1-2", "a file of the user's own");
   write(session().workspace() / ".incoming-1-2", "half");

@@ -198,6 +198,38 @@ TEST_F(Sessions, OfAnAgentAreMadeOnce) {
   EXPECT_EQ(sessions_->count(), static_cast<std::size_t>(kRounds));
 }
 
+TEST_F(Sessions, OfAnAgentAreFoundOrMadeWhileTheyAreDeleted) {
+  std::atomic<bool> is_done{false};
+  const auto make = [&] {
+    for (int i = 0; i < 100; ++i) {
+      const auto found = create_agent("lead");
+      EXPECT_TRUE(found) << found.error().message;
+    }
+  };
+  auto removed = std::async(std::launch::async, [&] {
+    while (!is_done)
+      if (const auto agent = sessions_->agent(root_, "lead", {}); agent && agent->session)
+        static_cast<void>(sessions_->remove(root_, agent->session->id().text()));
+  });
+  std::vector<std::future<void>> makers;
+  for (int i = 0; i < 3; ++i) makers.push_back(std::async(std::launch::async, make));
+  for (auto& maker : makers) maker.get();
+  is_done = true;
+  removed.get();
+}
+
+TEST_F(Sessions, ThatAreGoneAreNoPrefixesOfOthers) {
+  create("task-1");
+  create("task-10");
+  ASSERT_TRUE(*sessions_->remove(root_, "task-1"));
+  const auto late = sessions_->find(root_, "task-1");
+  ASSERT_FALSE(late) << (*late)->id().text();
+  EXPECT_EQ(late.error().code, Code::kNotFound);
+  EXPECT_EQ(found("task").id().text(), "task-10");
+  create("task-1");
+  EXPECT_EQ(found("task-1").id().text(), "task-1");
+}
+
 TEST_F(Sessions, AreBroughtBackBeforeWhatWasDeletedIsRemoved) {
   if (const auto reason = why_no_mounts(); !reason.empty()) GTEST_SKIP() << reason;
   for (const char* id : {"s", "deleted"}) create(id);

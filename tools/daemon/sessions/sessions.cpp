@@ -26,6 +26,9 @@ Result<void> check_agent_name(const std::string& name) {
   return {};
 }
 
+constexpr std::size_t kMostGone = 10'000;
+constexpr int kTriesForAgent = 10;
+
 unsigned int random_bits() {
   thread_local std::random_device device;
   return device();
@@ -81,6 +84,8 @@ Result<SessionPointer> Sessions::find(const Peer& peer, std::string_view id_or_p
   if (auto valid = SessionId::parse(id_or_prefix); !valid) return fail(valid.error());
   if (auto session = exact(peer, id_or_prefix)) return session;
   const MutexLock lock(mutex_);
+  if (const auto gone = gone_.find(id_or_prefix); gone != gone_.end() && peer.may_use(gone->second))
+    return fail(Code::kNotFound, "the session with this id was deleted: give more of the id of another");
   SessionPointer match;
   for (auto entry = sessions_.lower_bound(id_or_prefix);
        entry != sessions_.end() && entry->first.starts_with(id_or_prefix); ++entry) {
@@ -127,6 +132,7 @@ Result<Sessions::Entry> Sessions::make_entry(SessionRecord record) {
   if (!is_new && there->second->record().state == SessionPhase::kMaking)
     return fail(Code::kBusy, "a session with this id is being made, or taken back: ask again in a moment");
   if (!is_new) return fail(Code::kAlreadyExists, "a session with this id exists: choose another id");
+  gone_.erase(session->id().text());
   return Entry{std::move(session), std::move(*pass)};
 }
 
@@ -134,6 +140,12 @@ void Sessions::drop_entry(const SessionId& id) {
   const MutexLock lock(mutex_);
   std::erase_if(affected_, [&](const Affected& affected) { return affected.id == id; });
   sessions_.erase(id.text());
+}
+
+void Sessions::note_gone(const Session& session) {
+  const MutexLock lock(mutex_);
+  if (gone_.size() >= kMostGone) gone_.erase(gone_.begin());
+  gone_.insert_or_assign(session.id().text(), session.owner());
 }
 
 Result<void> Sessions::save(Session& session, SessionRecord record) {
@@ -226,15 +238,23 @@ Result<Sessions::Created> Sessions::create_or_find(const Peer& peer, CreateReque
   if (request.agent) {
     if (auto valid = check_agent_name(*request.agent); !valid) return fail(valid.error());
     if (*request.agent == kRootAgent) return fail(Code::kInvalidRequest, "agent: root itself has no session");
-    auto created = create_for_agent(request, uid, gid);
-    if (created || (created.error().code != Code::kAlreadyExists && created.error().code != Code::kNotFound))
-      return created;
-    // Somebody else may be making or removing it: once that is done, it is looked up anew.
-    if (const auto other = exact(Peer{0, uid, 0, {}}, request.id.value_or(*request.agent)))
-      static_cast<void>(other->gate().share());
-    return create_for_agent(request, uid, gid);
+    for (int tries = 1;; ++tries) {
+      auto created = create_for_agent(request, uid, gid);
+      const bool may_be_passing = !created && (created.error().code == Code::kAlreadyExists ||
+                                               created.error().code == Code::kNotFound);
+      if (!may_be_passing || tries == kTriesForAgent) return created;
+      wait_for_rivals(request, uid);
+    }
   }
   return create_new(std::move(request), uid, gid);
+}
+
+/// Somebody else may be making or removing the agent's session: once that is done, it is looked up anew.
+void Sessions::wait_for_rivals(const CreateRequest& request, uid_t owner) const {
+  const auto known = registry_->agent(owner, *request.agent);
+  const auto of_agent = known && *known ? (*known)->session.text() : *request.agent;
+  for (const auto& id : {of_agent, request.id.value_or(*request.agent)})
+    if (const auto other = exact(Peer{0, owner, 0, {}}, id)) static_cast<void>(other->gate().share());
 }
 
 Result<Sessions::Created> Sessions::create_for_agent(const CreateRequest& request, uid_t uid, gid_t gid) {

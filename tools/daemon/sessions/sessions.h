@@ -214,6 +214,7 @@ class Sessions final {
   };
   Result<Entry> make_entry(SessionRecord record) EXCLUDES(mutex_);
   void drop_entry(const SessionId& id) EXCLUDES(mutex_);
+  void note_gone(const Session& session) EXCLUDES(mutex_);
   SessionPointer exact(const Peer& peer, std::string_view id) const EXCLUDES(mutex_);
   std::vector<SessionPointer> all() const EXCLUDES(mutex_);
   bool is_known(const SessionId& id) const EXCLUDES(mutex_);
@@ -223,6 +224,7 @@ class Sessions final {
   Result<Created> create_or_find(const Peer& peer, CreateRequest request);
   Result<Created> create_new(CreateRequest request, uid_t uid, gid_t gid);
   Result<Created> create_for_agent(const CreateRequest& request, uid_t uid, gid_t gid);
+  void wait_for_rivals(const CreateRequest& request, uid_t owner) const;
   Result<std::optional<SessionPointer>> existing_agent(const CreateRequest& request, uid_t owner);
   Result<void> save(Session& session, SessionRecord record);
   Result<bool> remove_found(Session& session);
@@ -289,6 +291,9 @@ class Sessions final {
 
   mutable Mutex mutex_;
   std::map<std::string, SessionPointer, std::less<>> sessions_ GUARDED_BY(mutex_);
+  /// Ids of this daemon's life that are free again, and whose they were: what comes late for one must not
+  /// reach a session that begins with it.
+  std::map<std::string, uid_t, std::less<>> gone_ GUARDED_BY(mutex_);
   std::vector<Affected> affected_ GUARDED_BY(mutex_);
 };
 

@@ -361,6 +361,7 @@ Result<bool> Sessions::remove_noted(Session& session, bool is_noted) {
   if (auto removed = is_noted ? registry_->remove_deleted(session.id()) : registry_->remove(session.id());
       !removed)
     return fail(removed.error());
+  note_gone(session);
   drop_entry(session.id());  // first: who waits may want the id
   session.gate().close();
   tell(session, "session", "deleted");

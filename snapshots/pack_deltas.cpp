@@ -1,0 +1,107 @@
+#include "snapshots/pack_deltas.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace okcvm::snapshots {
+namespace {
+
+constexpr std::size_t kWorthIt = 256;              // bytes; of a smaller one a delta saves little
+constexpr std::uint64_t kLargest = 16 << 20;       // bytes
+constexpr std::size_t kMostRemembered = 32 << 20;  // bytes
+constexpr std::size_t kMostCompared = 512 << 20;   // bytes, for one pack: a second, or a few
+constexpr std::size_t kTries = 4;                  // with the same number
+constexpr std::size_t kMostDeltas = 40;            // of one object, which are all lost with it
+constexpr std::string_view kRecordStart = ". ";    // folder_record.h
+constexpr std::size_t kShortLine = 8;              // bytes; those of records are longer
+
+/// Two numbers, of which versions of a folder mostly have one in common: the least and the greatest hash of a
+/// unit, which only go with that unit.
+std::array<std::size_t, 2> likeness(const Units& units) {
+  std::size_t least = std::numeric_limits<std::size_t>::max(), greatest = 0;
+  for (const auto& unit : units) {
+    const auto hash = std::hash<std::string_view>()(unit);
+    least = std::min(least, hash);
+    greatest = std::max(greatest, hash);
+  }
+  return {least, greatest};
+}
+
+/// None of a blob that cannot be a record: of that there may be any number of lines.
+Units units_of(std::string_view bytes, ObjectKind kind) {
+  if (kind == ObjectKind::kTree) return tree_units(bytes);
+  const auto lines = static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), '\n'));
+  return lines > bytes.size() / kShortLine ? Units() : line_units(bytes);
+}
+
+/// The object, if it is a tree or may be a folder's record.
+std::optional<std::string> read_folder(std::string_view entry, const PackEntryHead& head) {
+  if (entry.size() < kWorthIt || head.size > kLargest || !head.kind || *head.kind == ObjectKind::kCommit)
+    return std::nullopt;
+  if (*head.kind == ObjectKind::kBlob) {
+    const auto start = inflate_entry(entry, head, kRecordStart.size());
+    if (!start || *start != kRecordStart) return std::nullopt;
+  }
+  auto bytes = inflate_entry(entry, head, head.size);
+  if (!bytes) return std::nullopt;
+  return std::move(*bytes);
+}
+
+}  // namespace
+
+PackEntry PackDeltas::shortened(const PackEntry& whole, std::size_t deltas) {
+  const auto head = head_of(whole.bytes);
+  auto bytes = head ? read_folder(whole.bytes, *head) : std::nullopt;
+  if (!bytes) return whole;
+  std::string delta;
+  Base* const base = deltas == 0 ? find_base(units_of(*bytes, *head->kind), *head->kind, delta) : nullptr;
+  if (base) {
+    auto entry = make_delta_entry(whole.oid, base->oid, delta);
+    if (entry && entry->bytes.size() <= whole.bytes.size() / 2) {
+      ++base->deltas;
+      return std::move(*entry);
+    }
+  }
+  remember(whole.oid, *head->kind, std::move(*bytes), deltas);
+  return whole;
+}
+
+PackDeltas::Base* PackDeltas::find_base(const Units& units, ObjectKind kind, std::string& delta) {
+  Base* best = nullptr;
+  for (const auto number : likeness(units)) {
+    const auto found = like_.find(number);
+    if (found == like_.end()) continue;
+    for (Base* const base : found->second) {
+      if (base == best || base->kind != kind || base->deltas >= kMostDeltas) continue;
+      if ((compared_ += base->bytes.size()) > kMostCompared) return best;
+      auto other = delta_between(base->units, units);
+      if (best && other.size() >= delta.size()) continue;
+      best = base;
+      delta = std::move(other);
+    }
+  }
+  return best;
+}
+
+void PackDeltas::remember(const Oid& oid, ObjectKind kind, std::string bytes, std::size_t deltas) {
+  if (remembered_ > kMostRemembered) {
+    like_.clear();
+    bases_.clear();
+    remembered_ = 0;
+  }
+  Base& base = bases_.emplace_back(Base{oid, kind, std::move(bytes), {}, deltas});
+  base.units = units_of(base.bytes, kind);
+  remembered_ += base.bytes.size() + base.units.size() * sizeof base.units.front();
+  for (const auto number : likeness(base.units)) {
+    auto& places = like_[number];
+    if (places.size() == kTries) places.erase(places.begin());
+    places.push_back(&base);
+  }
+}
+
+}  // namespace okcvm::snapshots
