@@ -23,11 +23,18 @@ struct ChangeLog::Header {
   std::atomic<std::uint32_t> epoch;
   std::atomic<std::uint32_t> rescan;  // 0: no; else the epoch in which track was lost
   std::array<char, 96> reason;
+  std::array<char, 40> counts_from;  // of a daemon of an older version: zeros
+
+  std::string_view state_counted_from() const {
+    return {counts_from.data(), ::strnlen(counts_from.data(), counts_from.size())};
+  }
 };
 
 namespace {
 
 constexpr std::uint64_t kMagic = 0x6f6b63766d636c01;  // "okcvmcl", version 1
+constexpr std::uint64_t kRestingMagic =
+    0x6f6b63766d636c02;  // version 2: of what the records are counted from
 constexpr std::size_t kHeaderSize = 256;
 constexpr std::size_t kMaxLog = 256u << 20;
 constexpr std::size_t kUsefulLog = 8u << 20;  // past that one full comparison is cheaper than a replay
@@ -258,6 +265,7 @@ ChangeSet ChangeLog::cut() {
   MutexLock lock(mutex_);
   Header& state = header();
   set.end = state.end;
+  set.counts_from = state.state_counted_from();
   if (state.rescan) {
     set.rescan = true;
     set.rescan_reason = state.reason.data();
@@ -279,6 +287,16 @@ void ChangeLog::retire(const ChangeSet& changes) {
   drop_until(changes.end);
   fault_point("changes.retire");
   if (changes.rescan && state.rescan == changes.lost_at) state.rescan = 0;
+}
+
+void ChangeLog::counts_from(std::string_view name) {
+  if (!config_.enabled) return;
+  MutexLock lock(mutex_);
+  Header& state = header();
+  if (state.state_counted_from() == name) return;
+  wake();
+  state.counts_from.fill('\0');
+  name.copy(state.counts_from.data(), state.counts_from.size());
 }
 
 /// What is left goes to the front as soon as it fits where the dropped records were: it is there twice until
@@ -314,8 +332,10 @@ void ChangeLog::rest() {
       ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return;
   const std::byte* records = region_.data() + kHeaderSize + (state.start - state.base);
-  const auto* magic = reinterpret_cast<const std::byte*>(&kMagic);
-  if (!write_all(file.get(), magic, sizeof kMagic) ||
+  const auto* magic = reinterpret_cast<const std::byte*>(&kRestingMagic);
+  const auto* counts_from = reinterpret_cast<const std::byte*>(state.counts_from.data());
+  if (!write_all(file.get(), magic, sizeof kRestingMagic) ||
+      !write_all(file.get(), counts_from, state.counts_from.size()) ||
       !write_all(file.get(), records, state.end - state.start) || ::fsync(file.get()) != 0 ||
       with_faults("changes.rest", [&] { return ::rename(draft.c_str(), config_.resting.c_str()); }) != 0 ||
       !sync_folder(folder))
@@ -329,13 +349,17 @@ bool ChangeLog::load_resting() {
   if (!file || !is_ours_alone(config_.resting.parent_path())) return false;
   struct stat status {};
   std::uint64_t magic = 0;
+  std::array<char, 40> counts_from{};
+  constexpr std::size_t kHead = sizeof magic + sizeof counts_from;
   if (::fstat(file.get(), &status) != 0 || ::read(file.get(), &magic, sizeof magic) != sizeof magic ||
-      magic != kMagic)
+      magic != kRestingMagic ||
+      ::read(file.get(), counts_from.data(), counts_from.size()) != ssize_t{sizeof counts_from})
     return false;
-  const std::size_t size = static_cast<std::size_t>(status.st_size) - sizeof magic;
+  const std::size_t size = static_cast<std::size_t>(status.st_size) - kHead;
   if (size > kMaxLog || !region_.reserve(kHeaderSize + size)) return false;
   if (::read(file.get(), region_.data() + kHeaderSize, size) != static_cast<ssize_t>(size)) return false;
   header().end = size;
+  header().counts_from = counts_from;
   resting_exists_ = true;
   return true;
 }

@@ -44,6 +44,8 @@ class ChangeLog {
   ChangeSet cut() EXCLUDES(mutex_);
   /// Forgets everything up to `changes.end`, and the gap that `changes` told of. One that came later stays.
   void retire(const ChangeSet& changes) EXCLUDES(mutex_);
+  /// What is recorded is counted from this state from now on: told with every cut. At most 40 characters.
+  void counts_from(std::string_view state) EXCLUDES(mutex_);
 
   /// Puts the log to rest for the next mount, durably. Where that cannot be done (a full disk), and after
   /// losing track, there is no file then, and the next mount asks for the full comparison.

@@ -141,17 +141,24 @@ Result<FileInfo> PathFiles::stat(const Caller& caller, const RelPath& path, bool
 
 Result<PathFiles::Rows> PathFiles::children(NodeId directory) {
   Rows rows;
+  Result<void> looked;
   auto listed = operations_.list(directory, 0, [&](const ListedName& row) {
     auto name = Name::parse(row.name);
     if (!name) return true;  // "." and ".."
     auto entry = operations_.look_up_unlocked(directory, row.name);
-    if (!entry || entry->id.value == 0) return true;  // removed meanwhile
+    if (!entry && !is_no_child(entry.error())) looked = fail(entry.error());
+    if (!looked || !entry || entry->id.value == 0) return looked.has_value();
     operations_.forget(entry->id, 1);
     rows.emplace_back(std::move(*name), *entry);
     return true;
   });
-  if (!listed) return fail(listed.error());
+  for (const auto* result : {&listed, &looked})
+    if (!*result) return fail(result->error());
   return rows;
+}
+
+bool PathFiles::is_no_child(const Error& error) {
+  return error.errno_value == ENOENT || error.errno_value == ESTALE || error.errno_value == EXDEV;
 }
 
 Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::string_view after,
@@ -186,7 +193,8 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
       break;
     }
     auto entry = operations_.look_up_unlocked(directory.id, name.c_str());
-    if (!entry || entry->id.value == 0) continue;  // removed meanwhile
+    if (!entry && !is_no_child(entry.error())) return explained(entry.error(), path);
+    if (!entry || entry->id.value == 0) continue;
     operations_.forget(entry->id, 1);
     listing.entries.push_back(info_of_entry(*entry, std::move(name)));
   }

@@ -132,6 +132,8 @@ class PathFiles final : public Files {
   Result<void> remove_tree(const Caller& caller, Walk& walk, const GoesOn& goes_on);
   using Rows = std::vector<std::pair<Name, Entry>>;
   Result<Rows> children(NodeId directory);
+  /// What a listing names and a look-up does not find: removed meanwhile, or mounted there by the host.
+  static bool is_no_child(const Error& error);
 
   Operations& operations_;
   Workspace& workspace_;

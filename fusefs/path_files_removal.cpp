@@ -11,7 +11,6 @@
 #include "policy/zones.h"
 
 namespace okcvm::fusefs {
-
 /// Removes the last entry of a walk that stands below another one; its parent is the walk's last one then.
 Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
   const Request request = request_of(caller);
@@ -82,7 +81,10 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
     const Gate::Pass pass(gate_);
     auto held =
         operations_.look_up_unlocked(entry.id, child.c_str());  // its node must stay while we are below it
-    if (held && held->id.value) walk.push(*held, std::move(child));
+    if (held && held->id.value)
+      walk.push(*held, std::move(child));
+    else if (!held && !is_no_child(held.error()))
+      return fail(held.error());
   }
   return {};
 }
@@ -145,9 +147,9 @@ Result<void> PathFiles::empty_zone(Zone zone, const GoesOn& goes_on) {
     walk.push(Entry{node_of(zone)}, *Name::parse(rule_of(zone).name));
     for (auto& row : *rows) {
       auto held = passing([&] { return operations_.look_up_unlocked(node_of(zone), row.first.c_str()); });
-      if (!held || held->id.value == 0) continue;
-      walk.push(*held, std::move(row.first));
-      result = remove_tree(root, walk, goes_on);
+      if (held ? held->id.value == 0 : is_no_child(held.error())) continue;
+      if (held) walk.push(*held, std::move(row.first));
+      result = held ? remove_tree(root, walk, goes_on) : fail(held.error());
       if (!result) {
         result = explained(result.error(), *RelPath::parse(std::string(rule_of(zone).name)));
         break;

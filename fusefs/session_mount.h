@@ -115,6 +115,8 @@ class SessionMount {
   virtual ChangeSet cut_changes() = 0;
   /// The snapshot of this set is safe: forget it. Without this call the next cut contains it again.
   virtual void retire_changes(const ChangeSet& changes) = 0;
+  /// What is not retired is counted from this state from now on (ChangeSet::counts_from).
+  virtual void changes_count_from(const std::string& state) = 0;
   /// Puts paths into the next cut (files found to be still written through a mapping, say).
   virtual void mark_changed(const std::vector<RelPath>& paths) = 0;
 

@@ -43,6 +43,8 @@ struct ChangeSet {
   /// Which gap `rescan` is about, 0 for none: a later one has another number. What is changed after a cut is
   /// recorded although the record has a gap, so that only a new gap asks for another comparison.
   std::uint64_t lost_at = 0;
+  /// The state that all this is counted from, by the name it was given; empty: nobody said.
+  std::string counts_from = {};
 
   bool empty() const { return !rescan && changes.empty(); }
 };

@@ -40,6 +40,14 @@ Result<std::optional<Oid>> before_damaged(const std::vector<Oid>& ledger, const 
   return std::next(place) == ledger.rend() ? std::optional<Oid>() : *std::next(place);
 }
 
+/// Where the ref cannot be read: what it said last.
+Error with_newest_known(Error error, const std::vector<Oid>& ledger) {
+  if (error.code == Code::kCorrupt && !ledger.empty())
+    error.message += "; the newest snapshot was " + ledger.back().hex() +
+                     ": write that to this file in the session's repository";
+  return error;
+}
+
 }  // namespace
 
 Result<SnapshotId> SnapshotId::parse(std::string_view text) {
@@ -48,12 +56,15 @@ Result<SnapshotId> SnapshotId::parse(std::string_view text) {
 }
 
 Result<std::unique_ptr<Store>> Store::open(StoreConfig config) try {
-  const auto repository = config.repository;
-  auto store = std::make_unique<GitStore>(std::move(config));
-  auto ready = store->recover();
-  if (ready) return std::unique_ptr<Store>(std::move(store));
+  Result<void> ready;
+  for (int tries = 0; tries < 2; ++tries) {  // for a moment's lack of memory a sound one looks damaged
+    auto store = std::make_unique<GitStore>(config);
+    ready = store->recover();
+    if (ready) return std::unique_ptr<Store>(std::move(store));
+    if (ready.error().code != Code::kCorrupt) return fail(ready.error());
+  }
   // What is damaged cannot be waited for. Repaired some day, it must not go on over what came meanwhile.
-  if (ready.error().code == Code::kCorrupt) static_cast<void>(Journal::give_up(repository));
+  static_cast<void>(Journal::give_up(config.repository));
   return fail(ready.error());
 } catch (const std::exception&) {
   return fail_errno(ENOMEM, "the snapshots cannot be opened");
@@ -74,12 +85,7 @@ template <typename Answer, typename... Parameters, typename... Arguments>
 Result<Answer> GitStore::locked(Result<Answer> (GitStore::*work)(Parameters...), Arguments&&... arguments) {
   MutexLock lock(mutex_);
   try {
-    if (!repository_ && is_there(config_.repository)) {
-      auto opened = Repository::open(config_.repository);
-      if (!opened) return fail(opened.error());
-      repository_ = std::move(*opened);
-      index_ = std::make_unique<StatIndex>(repository_->own_folder());
-    }
+    if (auto found = find_repository(); !found) return fail(found.error());
     FileDescriptor held;
     if (repository_) {
       if (!only_looks_) {
@@ -96,6 +102,35 @@ Result<Answer> GitStore::locked(Result<Answer> (GitStore::*work)(Parameters...),
     gives_up_ = true;  // a restore may have been under way
     return fail_errno(ENOMEM, "the work on snapshots was given up");
   }
+}
+
+/// Opens what stands at the repository's place, unless that is what is open already.
+Result<void> GitStore::find_repository() {
+  const auto is_made = is_there(config_.repository);
+  if (!is_made) return fail(is_made.error());
+  if (repository_ && !repository_->is_at(config_.repository)) forget_repository();
+  if (repository_ || !*is_made) return {};
+  if (!only_looks_ && is_half_restored(config_))
+    return fail(Code::kBusy,
+                "a restore was broken off in the session's repository: `okcvm unmount` and `okcvm load` "
+                "settle it");
+  auto opened = Repository::open(config_.repository);
+  if (!opened) return fail(opened.error());
+  repository_ = std::move(*opened);
+  index_ = std::make_unique<StatIndex>(repository_->own_folder());
+  return {};
+}
+
+/// Somebody removed it, or put another in its place.
+void GitStore::forget_repository() {
+  warm_.reset();
+  index_.reset();
+  repository_.reset();
+  newest_.reset();
+  last_.reset();
+  history_.reset();
+  stale_base_.reset();
+  untold_ = true;
 }
 
 /// Runs one public call that only reads what snapshots hold. While another one is at work, maybe for long, a
@@ -181,7 +216,7 @@ Result<void> GitStore::notice_others() {
     may_lack_objects_ = true;
   }
   const auto newest = repository_->ref(kMainRef);
-  if (!newest) return fail(newest.error());
+  if (!newest) return fail(with_newest_known(newest.error(), Ledger(repository_->own_folder()).all()));
   if (*newest == newest_) return {};
   newest_ = *newest;
   history_.reset();

@@ -78,6 +78,8 @@ class GitStore final : public Store {
   Result<FileDescriptor> lock_repository() REQUIRES(mutex_);
   Result<void> notice_others() REQUIRES(mutex_);
   Result<Commit> last_commit(const Oid& oid) REQUIRES(mutex_);
+  Result<void> find_repository() REQUIRES(mutex_);
+  void forget_repository() REQUIRES(mutex_);
   Result<std::vector<Snapshot>> list_locked(std::size_t limit, const std::string& after) REQUIRES(mutex_);
   Result<Snapshot> row_of(const Oid& oid) REQUIRES(mutex_);
   Result<Snapshot> find_locked(const std::string& snapshot) REQUIRES(mutex_);
@@ -94,7 +96,7 @@ class GitStore final : public Store {
   Result<void> count_from_nothing(Base& base) REQUIRES(mutex_);
   Result<Taken> take_from(const Base& from, const std::string& label, WhereSame where_same,
                           const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
-  ChangeSet cut(const ChangeSource& changes) REQUIRES(mutex_);
+  ChangeSet cut(const ChangeSource& changes, const Base& from) REQUIRES(mutex_);
   Result<Taken> take_now(const std::string& label, WhereSame where_same, const ChangeSource& changes,
                          const Progress& progress) REQUIRES(mutex_);
   Result<Reading> read_workspace(const Base& from, Look look, ChangeSet set, const ChangeSource& changes,

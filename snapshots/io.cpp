@@ -85,9 +85,13 @@ Unexpected stopped() {
       "the work was given up, as who asked for it is gone, or the session or the daemon ends: ask again");
 }
 
-bool is_there(const std::filesystem::path& path) {
+Result<bool> is_there(const std::filesystem::path& path) {
   struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0;
+  const int injected = fault_error("io.is_there");
+  if (injected == 0 && ::lstat(path.c_str(), &status) == 0) return true;
+  const int error = injected ? injected : errno;
+  if (error == ENOENT || error == ENOTDIR) return false;
+  return fail_errno(error, "the session's files cannot be looked at");
 }
 
 }  // namespace okcvm::snapshots

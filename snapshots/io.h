@@ -26,6 +26,6 @@ Result<void> replace_file(int directory, const char* name, std::string_view byte
 /// What work answers to whose Progress said no.
 Unexpected stopped();
 /// Whether something has this host path; a link itself counts.
-bool is_there(const std::filesystem::path& path);
+Result<bool> is_there(const std::filesystem::path& path);
 
 }  // namespace okcvm::snapshots

@@ -58,8 +58,10 @@ PackEntry PackDeltas::shortened(const PackEntry& whole, std::size_t deltas) {
   const auto head = head_of(whole.bytes);
   auto bytes = head ? read_folder(whole.bytes, *head) : std::nullopt;
   if (!bytes) return whole;
+  const Units units = units_of(*bytes, *head->kind);
+  if (units.empty()) return whole;
   std::string delta;
-  Base* const base = deltas == 0 ? find_base(units_of(*bytes, *head->kind), *head->kind, delta) : nullptr;
+  Base* const base = deltas == 0 ? find_base(units, *head->kind, delta) : nullptr;
   if (base) {
     auto entry = make_delta_entry(whole.oid, base->oid, delta);
     if (entry && entry->bytes.size() <= whole.bytes.size() / 2) {

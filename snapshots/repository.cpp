@@ -44,6 +44,16 @@ bool sync_all(const std::filesystem::path& folder) {
   return !error && sync(folder);
 }
 
+/// Git holds its locks for moments: an old one is that of a process that was killed.
+bool remove_left_lock(int folder, const std::string& name) {
+  constexpr time_t kOld = 60;  // seconds
+  struct stat status {};
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return ::fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+         now.tv_sec - status.st_mtim.tv_sec > kOld && ::unlinkat(folder, name.c_str(), 0) == 0;
+}
+
 // libgit2 takes more than git for white space and for a name, and leaves quotes open.
 
 bool has_other_space(const std::string& text) {
@@ -228,13 +238,23 @@ Result<void> Repository::move_ref(const char* name, const std::optional<Oid>& fr
   if (const int injected = fault_error("repository.move_ref"))
     return fail_errno(injected, "a ref cannot be moved");
   const MappedReads reads;
-  git_reference* raw = nullptr;
-  const int status =
-      from ? git_reference_create_matching(&raw, handles_->repository.get(), name, &git::native(to), 1,
-                                           &git::native(*from), nullptr)
-           : git_reference_create(&raw, handles_->repository.get(), name, &git::native(to), 0, nullptr);
-  const git::ReferenceHandle reference(raw);
-  if (status == GIT_EMODIFIED || status == GIT_ELOCKED || status == GIT_ENOTFOUND || status == GIT_EEXISTS)
+  const auto move = [&] {
+    git_reference* raw = nullptr;
+    const int moved =
+        from ? git_reference_create_matching(&raw, handles_->repository.get(), name, &git::native(to), 1,
+                                             &git::native(*from), nullptr)
+             : git_reference_create(&raw, handles_->repository.get(), name, &git::native(to), 0, nullptr);
+    const git::ReferenceHandle reference(raw);
+    return moved;
+  };
+  int status = move();
+  if (status == GIT_ELOCKED && remove_left_lock(folder_.get(), std::string(name) + ".lock")) status = move();
+  if (status == GIT_ELOCKED)
+    return fail(Code::kBusy,
+                "git is at work in the session's repository, or was killed there: try again, if "
+                "need be in a minute, when " +
+                    std::string(name) + ".lock counts as left over");
+  if (status == GIT_EMODIFIED || status == GIT_ENOTFOUND || status == GIT_EEXISTS)
     return fail(Code::kBusy, "someone else moved the snapshots meanwhile; try again");
   if (status != 0) return fail(git::last_error(Code::kInternal, "a ref cannot be moved"));
   return {};
@@ -264,6 +284,14 @@ std::vector<std::string> Repository::problems_for_git() const {
     problems.push_back(
         "stock git cannot read config in the session's repository: take the one of another session's");
   return problems;
+}
+
+bool Repository::is_at(const std::filesystem::path& path) const {
+  struct stat opened {
+  }, standing{};
+  return ::fstat(folder_.get(), &opened) == 0 && ::stat(path.c_str(), &standing) == 0 &&
+         opened.st_dev == standing.st_dev && opened.st_ino == standing.st_ino &&
+         ::faccessat(folder_.get(), kOwnFolder, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 void Repository::refresh() {

@@ -63,6 +63,9 @@ class Repository final {
   /// need.
   std::vector<std::string> problems_for_git() const;
 
+  /// Whether it is what stands at this path by now, with all that is ours in it.
+  bool is_at(const std::filesystem::path& path) const;
+
   /// Looks for packs that came since.
   void refresh();
   /// Looks whether packs went since, as they do when somebody has git collect garbage: what they held may be

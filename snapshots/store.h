@@ -109,8 +109,8 @@ inline std::filesystem::path draft_of(const std::filesystem::path& folder) {
 /// Whether a restore of a session was broken off and has not been settled yet, as when there is no room for
 /// that: Store::open does it, and until it succeeds nothing of the session may be changed.
 inline bool is_half_restored(const StoreConfig& config) {
-  std::error_code ignored;
-  return std::filesystem::exists(config.repository / "okcvm/journal", ignored);
+  std::error_code unknown;
+  return std::filesystem::exists(config.repository / "okcvm/journal", unknown) || unknown;
 }
 
 /// One session's snapshots. Knows nothing of FUSE: it reads and writes the backing folder, and is told what
@@ -142,6 +142,10 @@ class Store {
     /// Called before the next cut, which tells whether these are still their names; by a restore also of
     /// files that it is about to rename, under their new names.
     std::function<void(const std::vector<RelPath>&)> still_mapped = {};
+    /// From now on what is recorded is counted from this state: sets say so. Where they name another one than
+    /// the store counts from (an operator put other snapshots, or another record, in its place), everything
+    /// is compared. Without this nobody looks.
+    std::function<void(const std::string&)> counts_from = {};
   };
 
   /// Lets go of what is kept in memory so that the next call is fast, unless one is at work. Does not wait.

@@ -89,8 +89,11 @@ Result<Snapshot> GitStore::fork_locked(const std::string& snapshot, const StoreC
                                        const Progress& progress) {
   auto commit = commit_of(snapshot);
   if (!commit) return fail(commit.error());
-  if (is_there(target.workspace) || is_there(target.repository))
-    return fail(Code::kAlreadyExists, "the new session has files or snapshots already");
+  for (const auto& path : {target.workspace, target.repository}) {
+    const auto in_the_way = is_there(path);
+    if (!in_the_way) return fail(in_the_way.error());
+    if (*in_the_way) return fail(Code::kAlreadyExists, "the new session has files or snapshots already");
+  }
   std::error_code ignored;
   std::filesystem::remove_all(draft_of(target.workspace), ignored);
   const auto clear = [&] {

@@ -42,7 +42,12 @@ Result<void> GitStore::recover() {
   std::error_code ignored;
   for (const auto& path : {config_.repository, config_.workspace})
     std::filesystem::remove_all(draft_of(path), ignored);
-  if (!is_there(config_.repository)) return {};
+  const auto is_made = is_there(config_.repository);
+  if (!is_made) return fail(is_made.error());
+  if (!*is_made) return {};
+  // What libgit2 cannot look at it takes for no repository.
+  for (const char* part : {"HEAD", "config", "objects/pack", "refs/heads"})
+    if (auto seen = is_there(config_.repository / part); !seen) return fail(seen.error());
   auto opened = Repository::open(config_.repository);
   if (!opened) return fail(opened.error());
   repository_ = std::move(*opened);

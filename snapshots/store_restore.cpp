@@ -163,7 +163,9 @@ Result<std::unique_ptr<GitStore::Site>> GitStore::write_ahead(const Commit& targ
                                                               const RestoreHooks& hooks,
                                                               const Progress& progress) {
   std::unique_ptr<Tree> live;
-  if (takes_long(cut(hooks.changes), config_.workspace)) {
+  const auto from = base();
+  if (!from) return fail(from.error());
+  if (takes_long(cut(hooks.changes, *from), config_.workspace)) {
     auto taken = take_now(label, WhereSame::kIsTheNewest, unheld(hooks), progress);
     if (!taken) return fail(taken.error());
     live = std::move(taken->tree);
@@ -239,6 +241,7 @@ Result<void> GitStore::carry_out(Site& site, const Plan& plan, const Taken& take
   }
   Batch::drop_intent(*repository_);
   if (!done) return done;
+  if (hooks.changes.counts_from) hooks.changes.counts_from(journal.base.hex());
   note_arrivals(plan.work, disk, wanted, *index_);
   index_->commit(journal.base, StatIndex::Seen::kChanges);
   if (hooks.invalidate) hooks.invalidate(plan.paths());

@@ -107,11 +107,14 @@ Result<void> GitStore::count_from_nothing(Base& base) {
 }
 
 /// After a restore that was broken off half way, what it did is in no record.
-ChangeSet GitStore::cut(const ChangeSource& changes) {
+ChangeSet GitStore::cut(const ChangeSource& changes, const Base& from) {
   ChangeSet set = cut_from(changes);
-  if (set.rescan || !repository_ || !Journal::was_given_up(*repository_)) return set;
-  set.rescan = true;
-  set.rescan_reason = "a restore was broken off";
+  if (set.rescan || !repository_) return set;
+  if (Journal::was_given_up(*repository_))
+    set.rescan_reason = "a restore was broken off";
+  else if (changes.counts_from && from.commit && set.counts_from != from.commit->oid.hex())
+    set.rescan_reason = "changes were recorded from another state on";
+  set.rescan = !set.rescan_reason.empty();
   return set;
 }
 
@@ -151,7 +154,7 @@ Result<GitStore::Taken> GitStore::take_now(const std::string& label, WhereSame w
 
 Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string& label, WhereSame where_same,
                                             const ChangeSource& changes, const Progress& progress) {
-  ChangeSet first = cut(changes);
+  ChangeSet first = cut(changes, from);
   const bool is_newest = from.commit && from.commit->oid == *from.newest;
   if (first.empty() && is_newest && where_same == WhereSame::kIsTheNewest) {
     auto tree = open_tree(*from.commit);
@@ -200,6 +203,7 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
     commit.oid = *oid;
   }
   if (changes.retire) changes.retire(set);
+  if (changes.counts_from) changes.counts_from(commit.oid.hex());
   untold_ = false;
   Batch::drop_intent(*repository_);
   Journal::forget_given_up(*repository_);
@@ -258,7 +262,7 @@ Result<std::unique_ptr<Tree>> GitStore::look_at_workspace(const ChangeSource& ch
   auto from = base();
   if (!from) return fail(from.error());
   Batch names_only;
-  auto reading = read_workspace(*from, look, cut(changes), changes, names_only, progress);
+  auto reading = read_workspace(*from, look, cut(changes, *from), changes, names_only, progress);
   index_->drop();
   if (!reading) return fail(reading.error());
   // Subtrees are compared by name: those that were looked at get theirs.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -286,6 +287,30 @@ TEST_F(FilesByPath, HaveNoNameLeftForThoseWhoHaveThemOpen) {
       value_of(value_of(files.create({}, path(target.c_str()), 0644, fusefs::IfExists::kReplace))->publish());
     EXPECT_EQ(stat_of(file).st_nlink, 0u) << name;
     EXPECT_EQ(read(file), "x") << name;
+  }
+}
+
+/// Where the daemon has hardly a descriptor left.
+TEST_F(FilesByPath, AreAllRemovedOrAnErrorIsTold) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  auto& files = session().files();
+  for (rlim_t left = 0; left < 12; ++left) {
+    for (const char* name : {"d/a", "d/b", "e/c", "f"}) {
+      std::filesystem::create_directories((temp() / name).parent_path());
+      write(temp() / name, "x");
+    }
+    const auto next = static_cast<rlim_t>(open_file("/dev/null", O_RDONLY).get());
+    const rlimit few{next + left, before.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    const auto removed = files.remove({}, path("temp/d"), true);
+    const auto emptied = files.empty_zone(Zone::kTemp);
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    EXPECT_TRUE(!removed || !there_is(temp() / "d")) << left;
+    EXPECT_TRUE(!emptied || names_in(temp()).empty()) << left;
+    for (const auto* result : {&removed, &emptied})
+      EXPECT_TRUE(*result || result->error().errno_value == EMFILE || result->error().errno_value == ENFILE)
+          << left << ": " << result->error().message;
   }
 }
 

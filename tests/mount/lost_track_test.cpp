@@ -63,6 +63,7 @@ TEST_F(LostTrack, WhatIsChangedMeanwhileIsRecordedAndStays) {
 TEST_F(LostTrack, IsToldOfARecordThatIsDamaged) {
   const auto folder = session().workspace().parent_path().parent_path() / "changes";
   const std::string longer(100, 'n');
+  constexpr off_t kFirst = 8 + 40;  // of the records, after the version and what they are counted from
   for (const auto& damage : {std::string(16, '\0'), std::string(16, '\xff'), std::string()}) {
     retire(cut());
     for (const char* name : {"one", "two"}) write(outputs() / (name + longer), "x");
@@ -72,7 +73,7 @@ TEST_F(LostTrack, IsToldOfARecordThatIsDamaged) {
     if (damage.empty()) {
       fs::resize_file(record, fs::file_size(record) - 100);
     } else {
-      ASSERT_OK(::pwrite(open_file(record, O_RDWR).get(), damage.data(), damage.size(), 8));
+      ASSERT_OK(::pwrite(open_file(record, O_RDWR).get(), damage.data(), damage.size(), kFirst));
     }
     session().remount();
     EXPECT_TRUE(cut().rescan);

@@ -30,6 +30,17 @@ class BrokenOffRestore : public SnapshotTest {
     const Fault full(kFull);
     return store().restore(one_->id.text(), {}, false, hooks(), nullptr);
   }
+  void die_in_the_middle() {
+    for (int n = 1; !there_is(own("journal")); ++n) {
+      reopen();
+      ChildProcess child([&](ChildProcess&) {
+        const Fault dies("kill:" + std::to_string(n));
+        restore(*one_);
+        return 0;
+      });
+      ASSERT_EQ(child.join(), 128 + SIGKILL) << n;
+    }
+  }
   std::filesystem::path own(std::string_view name) const { return repository() / "okcvm" / name; }
 
   std::optional<Snapshot> one_, two_;
@@ -78,15 +89,7 @@ TEST_F(BrokenOffRestore, WhoseJournalCannotBePutAwayKeepsTheStoreWaiting) {
 }
 
 TEST_F(BrokenOffRestore, ByADeathIsWaitedForAtTheStart) {
-  for (int n = 1; !there_is(own("journal")); ++n) {
-    reopen();
-    ChildProcess child([&](ChildProcess&) {
-      const Fault dies("kill:" + std::to_string(n));
-      restore(*one_);
-      return 0;
-    });
-    ASSERT_EQ(child.join(), 128 + SIGKILL) << n;
-  }
+  die_in_the_middle();
   {
     const Fault full(kFull);
     const auto opened = Store::open(config());
@@ -96,6 +99,21 @@ TEST_F(BrokenOffRestore, ByADeathIsWaitedForAtTheStart) {
   EXPECT_TRUE(is_half_restored(config()));
   store();
   EXPECT_FALSE(is_half_restored(config()));
+  EXPECT_FALSE(there_is(in("outputs/d/extra")));
+  expect_exact(*one_);
+}
+
+/// Else the session would be served as it is, and the restore be carried out over what comes meanwhile.
+TEST_F(BrokenOffRestore, IsNotGivenUpForAMomentsLackOfMemory) {
+  die_in_the_middle();
+  {
+    const Fault no_memory("errno:io.is_there:1:ENOMEM");
+    const auto opened = Store::open(config());
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().errno_value, ENOMEM);
+  }
+  EXPECT_TRUE(is_half_restored(config()));
+  store();
   EXPECT_FALSE(there_is(in("outputs/d/extra")));
   expect_exact(*one_);
 }

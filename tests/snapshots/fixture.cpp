@@ -26,6 +26,7 @@ snapshots::Store::ChangeSource ChangeRecord::source() {
             set.lost_at = rescan_;
             set.changes = changes_;
             set.in_flight = open_;
+            set.counts_from = counts_from_;
             set.end = start_ + changes_.size();
             for (const auto& path : open_) note(ChangeKind::kContent, path.text());
             return set;
@@ -41,7 +42,8 @@ snapshots::Store::ChangeSource ChangeRecord::source() {
           [this](const std::vector<RelPath>& files) {
             still_mapped = files;
             for (const auto& file : files) note(ChangeKind::kContent, file.text());
-          }};
+          },
+          [this](const std::string& state) { counts_from_ = state; }};
 }
 
 SnapshotTest::SnapshotTest() {

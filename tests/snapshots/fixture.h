@@ -41,6 +41,7 @@ class ChangeRecord {
   std::vector<RelPath> open_;
   std::uint64_t start_ = 0;
   bool rescan_ = false;
+  std::string counts_from_;
 };
 
 RelPath rel(std::string_view path);

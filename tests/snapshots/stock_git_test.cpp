@@ -297,9 +297,10 @@ class DamagedRef : public SnapshotTest, public ::testing::WithParamInterface<con
     shell("echo a > outputs/one");
     const Snapshot a = snapshot("a");
     shell("echo b > outputs/one");
-    snapshot("b");
+    newest_ = snapshot("b").id.text();
     restore(a);
   }
+  std::string newest_;
   void damage(const char* ref) { write(repository() / ref, GetParam()); }
 };
 
@@ -314,6 +315,7 @@ TEST_P(DamagedRef, OfTheNewestSnapshot) {
     const auto taken = store().take("c", record_.source(), nullptr);
     ASSERT_FALSE(taken);
     EXPECT_EQ(taken.error().code, Code::kCorrupt);
+    EXPECT_NE(taken.error().message.find(newest_), std::string::npos) << taken.error().message;
   }
 }
 

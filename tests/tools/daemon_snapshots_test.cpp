@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/process.h"
 #include "tests/tools/daemon_fixture.h"
 
 namespace okcvm::test {
@@ -215,6 +216,35 @@ TEST_F(DaemonSnapshots, OfAForkCostWhatChangedInIt) {
   EXPECT_EQ(taken["stats"]["files"], 50);
   EXPECT_EQ(ask("GET", "/v1/sessions/copy/verify").json()["total"], 0);
   EXPECT_EQ(ask("GET", "/v1/sessions/copy/snapshots/" + taken["id"].get<std::string>()).json()["total"], 1);
+}
+
+TEST_F(DaemonSnapshots, CountFromTheStateThatWasKeptLast) {
+  const auto is_rescanned = [&](const std::string& text) {
+    write(file(), text);
+    const auto taken = post("snapshots").json();
+    return taken["stats"]["rescanned"].get<bool>();
+  };
+  EXPECT_FALSE(is_rescanned("one"));
+  const auto first = get("snapshots")["snapshots"][0]["id"];
+  EXPECT_FALSE(is_rescanned("two"));
+  EXPECT_EQ(post("restore", {{"snapshot", first}}).status, 200);
+  EXPECT_EQ(read(file()), "one");
+  EXPECT_FALSE(is_rescanned("after a restore"));
+  EXPECT_EQ(post("unmount").status, 200);
+  EXPECT_EQ(post("mount").status, 200);
+  EXPECT_FALSE(is_rescanned("after it was mounted anew"));
+  EXPECT_EQ(post("restore", {{"snapshot", first}}).status, 200);
+  stop();
+  start();
+  EXPECT_FALSE(is_rescanned("after the daemon ended"));
+  write(mount("s1") / "outputs/late", "in the newest alone");
+  post("snapshots");
+  const auto git =
+      "git --git-dir=" + (root_ / "state/snapshots/s1.git").string() + " update-ref refs/heads/main ";
+  ASSERT_EQ(run_script(git + "main~1", "/").exit_code, 0);
+  EXPECT_TRUE(is_rescanned("after somebody moved the newest back"));
+  ASSERT_EQ(post("fork", {{"id", "copy"}}).status, 201);
+  EXPECT_EQ(read(mount("copy") / "outputs/late"), "in the newest alone");
 }
 
 TEST_F(DaemonSnapshots, OfAForkNameNothingThatWasLeftOutOfIt) {

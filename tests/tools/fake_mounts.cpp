@@ -60,6 +60,7 @@ class FakeMount final : public SessionMount {
   fusefs::Files& files() override { throw std::logic_error("there are no files"); }
   ChangeSet cut_changes() override { return {}; }
   void retire_changes(const ChangeSet& /*changes*/) override {}
+  void changes_count_from(const std::string& /*state*/) override {}
   void mark_changed(const std::vector<RelPath>& /*paths*/) override {}
   std::unique_ptr<Hold> hold() override { return nullptr; }
 

@@ -30,6 +30,7 @@ snapshots::Store::ChangeSource changes_through(const std::shared_ptr<fusefs::Ses
     return hold ? hold->cut_changes() : mount->cut_changes();
   };
   source.retire = [mount](const ChangeSet& set) { mount->retire_changes(set); };
+  source.counts_from = [mount](const std::string& state) { mount->changes_count_from(state); };
   source.still_mapped = [mount](const std::vector<RelPath>& files) { mount->mark_changed(files); };
   source.hold = [mount, held]() -> std::shared_ptr<void> {
     std::shared_ptr<fusefs::SessionMount::Hold> hold = mount->hold();
@@ -94,6 +95,7 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
     return hold ? hold->cut_changes() : mount->cut_changes();
   };
   hooks.changes.retire = [&](const ChangeSet& set) { mount->retire_changes(set); };
+  hooks.changes.counts_from = [&](const std::string& state) { mount->changes_count_from(state); };
   hooks.changes.still_mapped = [&](const std::vector<RelPath>& files) { mount->mark_changed(files); };
   hooks.will_replace = [&](const std::vector<RelPath>& names) {
     if (const auto hold = held.lock()) hold->will_replace(names);
@@ -153,7 +155,10 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
     if (!copied) return copied;
     if (auto attached = attach(session); !attached) return fail(attached.error());
     // What was left out of the snapshot is not there.
-    if (const auto mount = session.mount()) mount->mark_changed(copied->left_out);
+    if (const auto mount = session.mount()) {
+      mount->mark_changed(copied->left_out);
+      mount->changes_count_from(copied->id.text());
+    }
     record.state = SessionPhase::kMounted;
     if (auto saved = save(session, record); !saved) return fail(saved.error());
     return copied;
