@@ -113,10 +113,17 @@ std::optional<Bases> bases_in(int folder, const Pack& pack) {
   const auto rows = rows_of(folder, pack);
   const FileDescriptor file = open_pack(folder, pack);
   Bases bases;
+  std::array<char, 4096> piece{};  // with the heads of many small objects, or of one large one
+  std::uint64_t from = 0;
+  std::size_t size = 0;
   for (std::size_t i = 0; rows && file && i < rows->size(); ++i) {
-    std::array<char, kLongestHead> bytes{};
-    const auto got = read_at(file.get(), bytes.data(), bytes.size(), (*rows)[i].offset);
-    const auto head = got ? head_of({bytes.data(), *got}) : std::nullopt;
+    const auto at = (*rows)[i].offset;
+    if (at < from || at + kLongestHead > from + size) {
+      from = at;
+      size = read_at(file.get(), piece.data(), piece.size(), from).value_or(0);
+    }
+    const auto head =
+        head_of(std::string_view(piece.data(), size).substr(std::min<std::size_t>(at - from, size)));
     if (head && !is_ours(*head)) return std::nullopt;
     if (head && head->base) ++bases[*head->base];
   }
