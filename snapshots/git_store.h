@@ -97,6 +97,7 @@ class GitStore final : public Store {
   Result<Taken> take_from(const Base& from, const std::string& label, WhereSame where_same,
                           const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
   ChangeSet cut(const ChangeSource& changes, const Base& from) REQUIRES(mutex_);
+  std::string name_for_record(const Oid& state) const;
   Result<Taken> take_now(const std::string& label, WhereSame where_same, const ChangeSource& changes,
                          const Progress& progress) REQUIRES(mutex_);
   Result<Reading> read_workspace(const Base& from, Look look, ChangeSet set, const ChangeSource& changes,

@@ -143,8 +143,9 @@ class Store {
     /// files that it is about to rename, under their new names.
     std::function<void(const std::vector<RelPath>&)> still_mapped = {};
     /// From now on what is recorded is counted from this state: sets say so. Where they name another one than
-    /// the store counts from (an operator put other snapshots, or another record, in its place), everything
-    /// is compared. Without this nobody looks.
+    /// the store counts from (an operator put other snapshots, another workspace or another record in its
+    /// place), everything is compared. The id of a snapshot names it in whatever workspace. Without this
+    /// nobody looks.
     std::function<void(const std::string&)> counts_from = {};
   };
 

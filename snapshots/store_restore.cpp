@@ -241,7 +241,7 @@ Result<void> GitStore::carry_out(Site& site, const Plan& plan, const Taken& take
   }
   Batch::drop_intent(*repository_);
   if (!done) return done;
-  if (hooks.changes.counts_from) hooks.changes.counts_from(journal.base.hex());
+  if (hooks.changes.counts_from) hooks.changes.counts_from(name_for_record(journal.base));
   note_arrivals(plan.work, disk, wanted, *index_);
   index_->commit(journal.base, StatIndex::Seen::kChanges);
   if (hooks.invalidate) hooks.invalidate(plan.paths());

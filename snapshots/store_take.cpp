@@ -1,5 +1,8 @@
 // Taking snapshots.
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "snapshots/capture.h"
@@ -112,10 +115,24 @@ ChangeSet GitStore::cut(const ChangeSource& changes, const Base& from) {
   if (set.rescan || !repository_) return set;
   if (Journal::was_given_up(*repository_))
     set.rescan_reason = "a restore was broken off";
-  else if (changes.counts_from && from.commit && set.counts_from != from.commit->oid.hex())
+  else if (changes.counts_from && from.commit && set.counts_from != from.commit->oid.hex() &&
+           set.counts_from != name_for_record(from.commit->oid))
     set.rescan_reason = "changes were recorded from another state on";
   set.rescan = !set.rescan_reason.empty();
   return set;
+}
+
+/// What the record of changes is told that it counts from: this state, in this workspace. One that somebody
+/// puts in its place is another; where there is none yet, the state alone.
+std::string GitStore::name_for_record(const Oid& state) const {
+  struct statx status {};
+  if (::statx(AT_FDCWD, config_.workspace.c_str(), AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_BTIME, &status) !=
+      0)
+    return state.hex();
+  const auto& born = status.stx_btime;
+  return hash_object(ObjectKind::kBlob, state.hex() + " " + std::to_string(status.stx_ino) + " " +
+                                            std::to_string(born.tv_sec) + "." + std::to_string(born.tv_nsec))
+      .hex();
 }
 
 /// A commit that is mostly the one that was asked for before.
@@ -203,7 +220,7 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
     commit.oid = *oid;
   }
   if (changes.retire) changes.retire(set);
-  if (changes.counts_from) changes.counts_from(commit.oid.hex());
+  if (changes.counts_from) changes.counts_from(name_for_record(commit.oid));
   untold_ = false;
   Batch::drop_intent(*repository_);
   Journal::forget_given_up(*repository_);

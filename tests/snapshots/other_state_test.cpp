@@ -12,7 +12,7 @@ using snapshots::Snapshot;
 
 struct Act {
   const char* name;
-  const char* script;  // $git is the repository, $kept a copy of it after the first snapshot
+  const char* script;  // $git is the repository; $kept and $kept.work are copies after the first snapshot
 };
 
 void PrintTo(const Act& act, std::ostream* out) {
@@ -26,9 +26,9 @@ class OthersAtWork : public SnapshotTest {
     make_zones();
   }
   void act(const std::string& script) const {
-    const auto ran = run_script(
-        "set -e; git=" + repository().string() + "; kept=" + (scratch_ / "kept").string() + "; " + script,
-        "/");
+    const auto ran = run_script("set -e; git=" + repository().string() + "; work=" + workspace().string() +
+                                    "; kept=" + (scratch_ / "kept").string() + "; " + script,
+                                "/");
     ASSERT_EQ(ran.exit_code, 0) << ran.output;
   }
   /// A change that the record tells of.
@@ -48,7 +48,7 @@ TEST_P(OtherState, IsNotCountedFrom) {
     change(name, "first");
     change("same", name);
     snapshot(name);
-    if (name == std::string("a")) act("cp -a $git $kept");
+    if (name == std::string("a")) act("cp -a $git $kept; cp -a $work $kept.work");
   }
   const Snapshot back = store().list(0)->back();
   // So that what is there is on top of the newest, with a state of its own.
@@ -77,7 +77,8 @@ INSTANTIATE_TEST_SUITE_P(
                           Act{"ABaseThatIsGone", "git --git-dir=$git update-ref -d refs/okcvm/base"},
                           Act{"AClone",
                               "git clone -q --bare $git $git.clone; rm -r $git; mv $git.clone $git"},
-                          Act{"ACopyOfBefore", "rm -r $git; mv $kept $git"}),
+                          Act{"ACopyOfBefore", "rm -r $git; mv $kept $git"},
+                          Act{"AnOlderWorkspace", "rm -r $work; mv $kept.work $work"}),
         ::testing::Bool()),
     [](const auto& param) {
       return std::string(std::get<0>(param.param).name) + (std::get<1>(param.param) ? "AfterARestart" : "");
