@@ -19,6 +19,11 @@ Unexpected not_found(const RelPath& path) {
   return fail(Code::kNotFound, "there is nothing at this path", path.text());
 }
 
+/// Of what the daemon needs: it says nothing of what is looked for.
+bool is_shortage(const Error& error) {
+  return error.errno_value == EMFILE || error.errno_value == ENFILE || error.errno_value == ENOMEM;
+}
+
 }  // namespace
 
 FileInfo info_of_entry(const Entry& entry, std::string name) {
@@ -193,8 +198,8 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
       break;
     }
     auto entry = operations_.look_up_unlocked(directory.id, name.c_str());
-    if (!entry && !is_no_child(entry.error())) return explained(entry.error(), path);
-    if (!entry || entry->id.value == 0) continue;
+    if (!entry && is_shortage(entry.error())) return explained(entry.error(), path);
+    if (!entry || entry->id.value == 0) continue;  // removed meanwhile, or nothing that can be shown
     operations_.forget(entry->id, 1);
     listing.entries.push_back(info_of_entry(*entry, std::move(name)));
   }

@@ -62,6 +62,29 @@ TEST_F(DaemonMetrics, TellWhatSnapshotsAndRestoresCost) {
   EXPECT_GT(samples["okcvm_state_free_bytes"], 0);
 }
 
+TEST_F(DaemonMetrics, CountEveryAnswerOnce) {
+  start();
+  const auto answer_to = [&](const std::string& bytes) {
+    auto client = connect_as(0);
+    client.send(bytes);
+    return client.receive_until("\r\n").substr(9, 3);
+  };
+  EXPECT_EQ(answer_to("this is no request\r\n\r\n"), "400");
+  EXPECT_EQ(answer_to("GET /v1/health HTTP/1.1\r\nHost: x\r\nA: " + std::string(20'000, 'a') + "\r\n\r\n"),
+            "431");
+  EXPECT_EQ(answer_to("POST /v1/sessions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n"), "501");
+  EXPECT_EQ(ask("POST", "/v1/sessions", std::string(2 << 20, ' ')).status, 413);
+  EXPECT_EQ(ask("GET", "/no/such/route").status, 404);
+  EXPECT_EQ(ask("PUT", "/v1/sessions/s1/files/outputs/g", "g").status, 404);
+  auto samples = metrics();
+  const auto count = [&](const std::string& route, const std::string& status) {
+    return samples["okcvm_control_requests_total{route=\"" + route + "\",status=\"" + status + "\"}"];
+  };
+  for (const char* status : {"400", "404", "431", "501"}) EXPECT_EQ(count("-", status), 1) << status;
+  EXPECT_EQ(count("/v1/sessions", "413"), 1);
+  EXPECT_EQ(count("/v1/sessions/{id}/files/{path*}", "404"), 1);
+}
+
 TEST_F(DaemonMetrics, NeverGoDownWhenMountsEnd) {
   start({"--keeper"});
   create({{"id", "s1"}});

@@ -95,8 +95,9 @@ class ServerTest : public ::testing::Test {
     set_up_log("error", "text");
     io_.emplace(1);
     workers_ = std::make_unique<WorkerPool>(64);
-    server_ = std::make_unique<Server>(*io_, *workers_, limits,
-                                       [this](Request& request) { return route(request); });
+    server_ = std::make_unique<Server>(
+        *io_, *workers_, limits, [this](Request& request) { return route(request); },
+        [](std::string_view, int, std::chrono::nanoseconds) {});
     ASSERT_TRUE(server_->serve(std::move(listening)));
     thread_ = std::thread([this] { io_->run(); });
   }

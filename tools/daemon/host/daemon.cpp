@@ -157,7 +157,10 @@ class Running {
                  std::chrono::steady_clock::now(),
                  [this] { return server_.connections(); }},
         workers_(static_cast<std::size_t>(options.max_connections) * 2 + 8),
-        server_(io_, workers_, server_limits(options), make_router(service_)),
+        server_(io_, workers_, server_limits(options), make_router(service_),
+                [this](std::string_view route, int status, std::chrono::nanoseconds taken) {
+                  metrics_.count(route, status, taken);
+                }),
         signals_(io_),
         teller_(io_),
         registry_(io_),

@@ -362,7 +362,7 @@ void Connection::answer_and_close(const Error& error, int status) {
 
 void Connection::answer(Response response) {
   if (context_->stopping) keep_alive_ = false;
-  log_answer(response.status);
+  note_answer(response.status);
   auto* text = std::get_if<std::string>(&response.body);
   // The operator has to learn why, too.
   if (text && response.status == 500)
@@ -441,8 +441,9 @@ void Connection::drain() {
   });
 }
 
-void Connection::log_answer(int status) const {
+void Connection::note_answer(int status) const {
   const auto taken = std::chrono::steady_clock::now() - started_;
+  context_->answered(handling_.pattern, status, taken);
   const auto captured = request_.captures.find("id");
   // Before the session was found it may be any bytes.
   const auto session = SessionId::parse(captured == request_.captures.end() ? "" : captured->second);

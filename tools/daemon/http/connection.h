@@ -23,6 +23,7 @@ struct ConnectionContext {
   WorkerPool& workers;
   const ServerLimits limits;
   const Router router;
+  const AnswerObserver answered;
   std::atomic<bool> stopping{false};         // set by the I/O thread
   std::atomic<bool> out_of_patience{false};  // and what is in hand by now is given up where that can be
 };
@@ -74,7 +75,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void finish_exchange();
   void end();
   void drain();
-  void log_answer(int status) const;
+  void note_answer(int status) const;
 
   // Streams: progress lines and live bodies.
   void start_stream(std::string content_type);

@@ -57,8 +57,8 @@ Result<Peer> peer_of(int socket) {
 
 class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
  public:
-  Impl(asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router)
-      : context_(new ConnectionContext{workers, limits, std::move(router)}),
+  Impl(asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router, AnswerObserver answered)
+      : context_(new ConnectionContext{workers, limits, std::move(router), std::move(answered)}),
         acceptor_(io),
         retry_(io),
         patience_(io) {}
@@ -178,8 +178,9 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   std::function<void()> stopped_;
 };
 
-Server::Server(asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router)
-    : impl_(std::make_shared<Impl>(io, workers, limits, std::move(router))) {}
+Server::Server(asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router,
+               AnswerObserver answered)
+    : impl_(std::make_shared<Impl>(io, workers, limits, std::move(router), std::move(answered))) {}
 Server::~Server() = default;
 
 std::size_t Server::connections() const {

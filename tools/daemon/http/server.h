@@ -33,6 +33,11 @@ struct Handling {
 /// Runs on the I/O thread, so it must not block. May fill the request's captures.
 using Router = std::function<std::variant<Handling, Response>(Request&)>;
 
+/// Told of each answer as it goes out, also of what no handler was asked for (then the pattern is "-"), with
+/// the time since the request's header was there. On the I/O thread.
+using AnswerObserver =
+    std::function<void(std::string_view pattern, int status, std::chrono::nanoseconds taken)>;
+
 struct ServerLimits {
   std::size_t connections = 256;           // root's, and as many of all others
   std::size_t connections_per_user = 128;  // root is not held to it
@@ -46,7 +51,8 @@ struct ServerLimits {
 /// refused.
 class Server final {
  public:
-  Server(boost::asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router);
+  Server(boost::asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router,
+         AnswerObserver answered);
   ~Server();
 
   /// Takes a listening socket. On the I/O thread, or before it runs.

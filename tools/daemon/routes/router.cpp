@@ -140,34 +140,20 @@ Response refusal(const Route& route, const Error& error, const std::string& requ
                                            : error_response(error, request_id);
 }
 
-using Clock = std::chrono::steady_clock;
-
-/// A sink that counts itself as an answered request, and its bytes.
+/// Counts the bytes that come in.
 class CountedSink final : public BodySink {
  public:
-  CountedSink(Service& service, std::string_view pattern, Clock::time_point started,
-              std::unique_ptr<BodySink> inner)
-      : service_(service), pattern_(pattern), started_(started), inner_(std::move(inner)) {}
+  CountedSink(WorkMetrics& work, std::unique_ptr<BodySink> inner) : work_(work), inner_(std::move(inner)) {}
 
   Result<void> write(std::string_view bytes) override {
     auto written = inner_->write(bytes);
-    if (written)
-      service_.sessions.work().received(bytes.size());
-    else
-      count(error_response(written.error(), {}).status);
+    if (written) work_.received(bytes.size());
     return written;
   }
-  Result<Response> finish() override {
-    auto finished = inner_->finish();
-    count(finished ? finished->status : error_response(finished.error(), {}).status);
-    return finished;
-  }
+  Result<Response> finish() override { return inner_->finish(); }
 
  private:
-  void count(int status) { service_.metrics.count(pattern_, status, Clock::now() - started_); }
-  Service& service_;
-  const std::string_view pattern_;
-  const Clock::time_point started_;
+  WorkMetrics& work_;
   const std::unique_ptr<BodySink> inner_;
 };
 
@@ -184,16 +170,13 @@ Handling handling_of(Service& service, const Route& route) {
   handling.shows_progress = route.shows_progress;
   if (route.open) {
     handling.open = [&service, &route](Request& request) -> Result<std::unique_ptr<BodySink>> {
-      const auto started = Clock::now();
       auto opened = open_sink(service, route, request);
-      if (opened) return std::make_unique<CountedSink>(service, route.pattern, started, std::move(*opened));
-      service.metrics.count(route.pattern, error_response(opened.error(), {}).status, Clock::now() - started);
-      return opened;
+      if (!opened) return opened;
+      return std::make_unique<CountedSink>(service.sessions.work(), std::move(*opened));
     };
     return handling;
   }
   handling.respond = [&service, &route](Request& request) {
-    const auto started = Clock::now();
     auto session = session_of(service, route, request);
     auto answered = [&]() -> Result<Response> {
       if (!session) return fail(session.error());
@@ -207,9 +190,7 @@ Handling handling_of(Service& service, const Route& route) {
         if (auto turn = exchange.take_turn(service.documents); !turn) return fail(turn.error());
       return route.respond(exchange);
     }();
-    auto response = answered ? std::move(*answered) : refusal(route, answered.error(), request.id);
-    service.metrics.count(route.pattern, response.status, Clock::now() - started);
-    return response;
+    return answered ? std::move(*answered) : refusal(route, answered.error(), request.id);
   };
   return handling;
 }
@@ -254,9 +235,7 @@ Router make_router(Service& service) {
       request.captures = std::move(captures);
       return handling_of(service, route);
     }
-    auto response = no_route(request, std::move(allowed));
-    service.metrics.count("-", response.status, {});
-    return response;
+    return no_route(request, std::move(allowed));
   };
 }
 
