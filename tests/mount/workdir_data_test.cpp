@@ -315,7 +315,9 @@ TEST_F(Workdir, ALeaseOfTheHostHoldsUpWhoOpensTheFileAlone) {
   leased.reset();
   EXPECT_EQ(cut.get(), 0);
   for (auto& writer : writers) EXPECT_EQ(writer.get(), 0);
-  for (auto& reader : readers) EXPECT_THAT(reader.get(), ::testing::AnyOf("bytes", "byt"));
+  // Without passthrough a read that meets the truncation may end where the file ended before.
+  const std::string with_zeros("byt\0\0", session().driver().statistics().passthrough ? 3 : 5);
+  for (auto& reader : readers) EXPECT_THAT(reader.get(), ::testing::AnyOf("bytes", "byt", with_zeros));
   EXPECT_EQ(read(host() / "f"), "byt");
   ::signal(SIGIO, before);
 }
