@@ -33,8 +33,7 @@ struct ChangeLog::Header {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x6f6b63766d636c01;  // "okcvmcl", version 1
-constexpr std::uint64_t kRestingMagic =
-    0x6f6b63766d636c02;  // version 2: of what the records are counted from
+constexpr std::uint64_t kRestingMagic = kMagic + 1;   // version 2 says what its records are counted from
 constexpr std::size_t kHeaderSize = 256;
 constexpr std::size_t kMaxLog = 256u << 20;
 constexpr std::size_t kUsefulLog = 8u << 20;  // past that one full comparison is cheaper than a replay

@@ -11,6 +11,7 @@
 #include "policy/zones.h"
 
 namespace okcvm::fusefs {
+
 /// Removes the last entry of a walk that stands below another one; its parent is the walk's last one then.
 Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
   const Request request = request_of(caller);

@@ -1,10 +1,8 @@
 #include "snapshots/pack_deltas.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <limits>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -22,7 +20,7 @@ constexpr std::size_t kShortLine = 8;              // bytes; those of records ar
 
 /// Two numbers, of which versions of a folder mostly have one in common: the least and the greatest hash of a
 /// unit, which only go with that unit.
-std::array<std::size_t, 2> likeness(const Units& units) {
+PackDeltas::Likeness likeness(const Units& units) {
   std::size_t least = std::numeric_limits<std::size_t>::max(), greatest = 0;
   for (const auto& unit : units) {
     const auto hash = std::hash<std::string_view>()(unit);
@@ -58,52 +56,48 @@ PackEntry PackDeltas::shortened(const PackEntry& whole, std::size_t deltas) {
   const auto head = head_of(whole.bytes);
   auto bytes = head ? read_folder(whole.bytes, *head) : std::nullopt;
   if (!bytes) return whole;
-  const Units units = units_of(*bytes, *head->kind);
-  if (units.empty()) return whole;
-  std::string delta;
-  Base* const base = deltas == 0 ? find_base(units, *head->kind, delta) : nullptr;
-  if (base) {
-    auto entry = make_delta_entry(whole.oid, base->oid, delta);
-    if (entry && entry->bytes.size() <= whole.bytes.size() / 2) {
-      ++base->deltas;
-      return std::move(*entry);
-    }
-  }
-  remember(whole.oid, *head->kind, std::move(*bytes), deltas);
-  return whole;
-}
-
-PackDeltas::Base* PackDeltas::find_base(const Units& units, ObjectKind kind, std::string& delta) {
-  Base* best = nullptr;
-  for (const auto number : likeness(units)) {
-    const auto found = like_.find(number);
-    if (found == like_.end()) continue;
-    for (Base* const base : found->second) {
-      if (base == best || base->kind != kind || base->deltas >= kMostDeltas) continue;
-      if ((compared_ += base->bytes.size()) > kMostCompared) return best;
-      auto other = delta_between(base->units, units);
-      if (best && other.size() >= delta.size()) continue;
-      best = base;
-      delta = std::move(other);
-    }
-  }
-  return best;
-}
-
-void PackDeltas::remember(const Oid& oid, ObjectKind kind, std::string bytes, std::size_t deltas) {
   if (remembered_ > kMostRemembered) {
     like_.clear();
     bases_.clear();
     remembered_ = 0;
   }
-  Base& base = bases_.emplace_back(Base{oid, kind, std::move(bytes), {}, deltas});
-  base.units = units_of(base.bytes, kind);
-  remembered_ += base.bytes.size() + base.units.size() * sizeof base.units.front();
-  for (const auto number : likeness(base.units)) {
-    auto& places = like_[number];
-    if (places.size() == kTries) places.erase(places.begin());
-    places.push_back(&base);
+  Base& object = bases_.emplace_back(Base{whole.oid, *head->kind, std::move(*bytes), {}, deltas});
+  object.units = units_of(object.bytes, object.kind);
+  const auto numbers = likeness(object.units);
+  auto delta = deltas == 0 ? as_delta(object, numbers, whole.bytes.size() / 2) : std::nullopt;
+  if (delta || object.units.empty()) {
+    bases_.pop_back();
+    return delta ? std::move(*delta) : whole;
   }
+  remembered_ += object.bytes.size() + object.units.size() * sizeof object.units.front();
+  for (const auto number : numbers) {
+    auto& others = like_[number];
+    if (others.size() == kTries) others.erase(others.begin());
+    others.push_back(&object);
+  }
+  return whole;
+}
+
+std::optional<PackEntry> PackDeltas::as_delta(const Base& object, const Likeness& numbers, std::size_t most) {
+  Base* best = nullptr;
+  std::string delta;
+  for (const auto number : numbers) {
+    const auto found = like_.find(number);
+    if (found == like_.end()) continue;
+    for (Base* const base : found->second) {
+      if (base == best || base->kind != object.kind || base->deltas >= kMostDeltas) continue;
+      if ((compared_ += base->bytes.size()) > kMostCompared) break;
+      auto other = delta_between(base->units, object.units);
+      if (best && other.size() >= delta.size()) continue;
+      best = base;
+      delta = std::move(other);
+    }
+  }
+  if (!best) return std::nullopt;
+  auto entry = make_delta_entry(object.oid, best->oid, delta);
+  if (!entry || entry->bytes.size() > most) return std::nullopt;
+  ++best->deltas;
+  return std::move(*entry);
 }
 
 }  // namespace okcvm::snapshots

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <deque>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,6 +18,9 @@ namespace okcvm::snapshots {
 /// a delta is made of is always a whole object. Not thread-safe.
 class PackDeltas final {
  public:
+  /// Two numbers that tell which objects may be versions of one folder.
+  using Likeness = std::array<std::size_t, 2>;
+
   /// What to write for an object that stands whole in a pack, where `deltas` others are made of it.
   PackEntry shortened(const PackEntry& whole, std::size_t deltas);
 
@@ -27,9 +32,8 @@ class PackDeltas final {
     Units units;  // of `bytes`
     std::size_t deltas;
   };
-  /// What `delta` tells best; null if nothing is like it.
-  Base* find_base(const Units& units, ObjectKind kind, std::string& delta);
-  void remember(const Oid& oid, ObjectKind kind, std::string bytes, std::size_t deltas);
+  /// Of what tells it best; none that takes more than `most` bytes.
+  std::optional<PackEntry> as_delta(const Base& object, const Likeness& numbers, std::size_t most);
 
   std::deque<Base> bases_;
   std::size_t remembered_ = 0;  // bytes

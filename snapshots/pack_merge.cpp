@@ -150,8 +150,8 @@ std::vector<Pack> small_ones(int folder, const std::vector<Pack>& packs) {
   return small;
 }
 
-/// Reads every object as it stands. `use` is told of each whether it is whole, and answers whether to go on;
-/// of a damaged one, all but the name is void. False: it did not, or this is not a pack of ours.
+/// Reads every object as it stands. `use` gets each with its head, null for one that is damaged (then all but
+/// its name is void), and answers whether to go on. False: it did not, or this is not a pack of ours.
 template <typename Use>
 bool read_pack(int folder, const Pack& pack, const Use& use) {
   const auto rows = rows_of(folder, pack);
@@ -179,7 +179,7 @@ bool read_pack(int folder, const Pack& pack, const Use& use) {
         crc32(0, reinterpret_cast<const Bytef*>(entry.bytes.data()), static_cast<uInt>(entry.bytes.size()));
     const auto head = head_of(entry.bytes);
     const bool is_whole = head && crc == entry.crc;
-    if ((is_whole && !is_ours(*head)) || !use(entry, is_whole)) return false;
+    if ((is_whole && !is_ours(*head)) || !use(entry, is_whole ? &*head : nullptr)) return false;
   }
   return true;
 }
@@ -188,8 +188,8 @@ bool read_pack(int folder, const Pack& pack, const Use& use) {
 /// pack, or was copied from one before, which did not need this one for it.
 bool copy_pack(int folder, const Pack& pack, const Bases& bases, Oids& copied, PackDeltas& deltas,
                PackWriter& writer) {
-  return read_pack(folder, pack, [&](const PackEntry& entry, bool is_whole) {
-    if (!is_whole) return false;
+  return read_pack(folder, pack, [&](const PackEntry& entry, const PackEntryHead* head) {
+    if (!head) return false;
     const auto base = bases.find(entry.oid);
     return !copied.insert(entry.oid).second ||
            writer.add(deltas.shortened(entry, base == bases.end() ? 0 : base->second));
@@ -200,8 +200,7 @@ bool copy_pack(int folder, const Pack& pack, const Bases& bases, Oids& copied, P
 Oids lost_in(int folder, const Pack& pack) {
   Oids lost;
   std::vector<std::pair<Oid, Oid>> deltas;  // and what each is made of
-  read_pack(folder, pack, [&](const PackEntry& entry, bool is_whole) {
-    const auto head = is_whole ? head_of(entry.bytes) : std::nullopt;
+  read_pack(folder, pack, [&](const PackEntry& entry, const PackEntryHead* head) {
     if (!head) lost.insert(entry.oid);
     if (head && head->base) deltas.emplace_back(entry.oid, *head->base);
     return true;
@@ -245,7 +244,7 @@ void set_damaged_packs_aside(Repository& repository) {
     const Oids lost = lost_in(folder.get(), pack);
     if (lost.empty()) continue;
     PackWriter writer(incoming.get(), kDraft);
-    const bool was_read = read_pack(folder.get(), pack, [&](const PackEntry& entry, bool) {
+    const bool was_read = read_pack(folder.get(), pack, [&](const PackEntry& entry, const PackEntryHead*) {
       return lost.contains(entry.oid) || writer.add(entry).has_value();
     });
     const auto rest = was_read && !writer.empty() ? writer.finish() : Result<Oid>(fail_errno(ENOENT));

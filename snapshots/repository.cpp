@@ -287,8 +287,8 @@ std::vector<std::string> Repository::problems_for_git() const {
 }
 
 bool Repository::is_at(const std::filesystem::path& path) const {
-  struct stat opened {
-  }, standing{};
+  struct stat opened {};
+  struct stat standing {};
   return ::fstat(folder_.get(), &opened) == 0 && ::stat(path.c_str(), &standing) == 0 &&
          opened.st_dev == standing.st_dev && opened.st_ino == standing.st_ino &&
          ::faccessat(folder_.get(), kOwnFolder, F_OK, AT_SYMLINK_NOFOLLOW) == 0;

@@ -26,8 +26,8 @@ Result<void> check_agent_name(const std::string& name) {
   return {};
 }
 
-constexpr std::size_t kMostGone = 10'000;
-constexpr int kTriesForAgent = 10;
+constexpr std::size_t kMostGone = 10'000;  // deleted ids that are remembered
+constexpr int kTriesForAgent = 10;         // while others make and remove its session
 
 unsigned int random_bits() {
   thread_local std::random_device device;
@@ -144,8 +144,11 @@ void Sessions::drop_entry(const SessionId& id) {
 
 void Sessions::note_gone(const Session& session) {
   const MutexLock lock(mutex_);
-  if (gone_.size() >= kMostGone) gone_.erase(gone_.begin());
   gone_.insert_or_assign(session.id().text(), session.owner());
+  gone_first_.push_back(session.id().text());
+  if (gone_first_.size() <= kMostGone) return;
+  gone_.erase(gone_first_.front());
+  gone_first_.pop_front();
 }
 
 Result<void> Sessions::save(Session& session, SessionRecord record) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -294,6 +295,7 @@ class Sessions final {
   /// Ids of this daemon's life that are free again, and whose they were: what comes late for one must not
   /// reach a session that begins with it.
   std::map<std::string, uid_t, std::less<>> gone_ GUARDED_BY(mutex_);
+  std::deque<std::string> gone_first_ GUARDED_BY(mutex_);  // in the order in which they went
   std::vector<Affected> affected_ GUARDED_BY(mutex_);
 };
 
