@@ -178,7 +178,7 @@ class Operations {
       NodeId id, off_t offset, const ListVisitor& visit,
       const ListingAppetite& wanted = [] { return kListingPiece; });
 
-  // -- Namespace changes (operations_changes.cpp, operations_renames.cpp)
+  // -- Namespace changes (operations_changes.cpp, operations_renames.cpp, operations_going.cpp)
   // ------------------------------------------------------------
   Result<Entry> make_node(const Request& request, NodeId parent, const char* name, mode_t mode, dev_t device);
   Result<Entry> make_directory(const Request& request, NodeId parent, const char* name, mode_t mode);
@@ -210,8 +210,13 @@ class Operations {
   bool has_another_name(NodeId parent, const std::string& name) EXCLUDES(going_mutex_);
   /// The kernel is told anew what stands at a name.
   void is_looked_up(NodeId parent, const char* name) EXCLUDES(going_mutex_);
-  /// The same of one node, with the status that it has; `inode` is open on what nobody else may keep.
-  void name_may_go(NodeId id, const struct stat& status, FileDescriptor inode = {}) EXCLUDES(going_mutex_);
+  struct Going {
+    struct stat status {};  // that it has still
+    FileDescriptor inode;   // open on what nobody else may keep
+    bool stays_in = false;  // a link that leads to nothing outside of the session, wherever it stands
+  };
+  /// The same of one node.
+  void name_may_go(NodeId id, Going going) EXCLUDES(going_mutex_);
   /// After put(): no change that is on its way goes by what the kernel had at the name, once it was told what
   /// was asked for before.
   void forget_when_told(NodeId parent, const std::string& name);
@@ -314,6 +319,9 @@ class Operations {
   /// Of an inode that is gone and that names_went() is still to forget.
   std::optional<struct stat> going_status(NodeId id) const EXCLUDES(going_mutex_);
   bool is_going_name(NodeId parent, const char* name) const EXCLUDES(going_mutex_);
+  /// Going::stays_in
+  bool stays_in_anywhere(const FileDescriptor& directory, const std::string& name, const struct stat& status);
+  bool goes_harmlessly(NodeId link) const EXCLUDES(going_mutex_);
   /// What stood at a name that goes, or will be another's, if it is known.
   void name_will_go(NodeId parent, const std::string& name, NodeId what) EXCLUDES(going_mutex_);
   /// Nothing if the kernel does not know it.
@@ -365,10 +373,6 @@ class Operations {
                                  const struct stat& status);
   /// To be called before a name goes that may be the last one of what `held` is open on.
   void before_removal(const Directory& directory, const struct stat& status, int held);
-  struct Going {
-    struct stat status {};
-    FileDescriptor inode;
-  };
   void may_have_lost_names(NodeId id, Going going);
   void name_is_given(const Node& node, const Directory& directory, const char* name);
   Nameless name_is_gone(const Directory& directory, const char* name, const struct stat& status,

@@ -72,7 +72,7 @@ bool Operations::records(const Directory& directory) const {
 }
 
 std::optional<RelPath> Operations::path_to_record(const Node& node) {
-  auto path = path_of(node);
+  auto path = node.dead ? path_by_inode(node) : path_of(node);
   if (path) return std::move(*path);
   const auto status = status_of(node);
   const bool is_nameless = status ? status->st_nlink == 0 : status.error().errno_value == ESTALE;
@@ -82,15 +82,13 @@ std::optional<RelPath> Operations::path_to_record(const Node& node) {
 
 void Operations::record(const Node& known, ChangeKind kind) {
   if (!changes_.enabled() || !rule_of(known.zone).snapshotted) return;
-  if (known.dead) {  // or a link with another node by now
-    if (nodes_.is_misplaced(known.id)) changes_.lose_track("a changed link could not be named");
-    return;
-  }
+  // A file without a name. A directory or link may be there still, though with another node by now.
+  if (known.dead && S_ISREG(known.type)) return;
   const auto epoch = changes_.epoch();
   if (nodes_.is_recorded(known.id, epoch) || nodes_.is_covered(known.id, epoch)) return;
   const Gate::Pass pass(moves_);
   const auto node = nodes_.find(known.id);  // where it is by now
-  if (!node || node->dead) return;
+  if (!node || (node->dead && S_ISREG(node->type))) return;
   const auto path = path_to_record(*node);
   if (!path) return;
   changes_.record(kind, *path);

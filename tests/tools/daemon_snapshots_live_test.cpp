@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <array>
@@ -323,6 +324,51 @@ TEST_F(LiveSnapshots, ADirectoryWithLinksThatMightLeadOutBecomesAnother) {
   EXPECT_EQ(::openat(stand.get(), "link", O_RDONLY | O_CLOEXEC), -1);
   EXPECT_EQ(::symlinkat("../f", stand.get(), "made"), -1);
   EXPECT_EQ(errno, ENOENT);
+}
+
+TEST_F(LiveSnapshots, SeeWhatIsDoneToADirectoryThatBecameAnother) {
+  std::filesystem::create_directories(in("outputs/a/b/c/d/sub"));
+  ASSERT_EQ(::symlink("../../../../../temp/f", in("outputs/a/b/c/d/link").c_str()), 0);
+  const std::string first = snapshot("first");
+  std::filesystem::rename(in("outputs/a/b/c/d"), in("uploads/d"));
+  const auto stand = open_file(in("uploads/d/sub"), O_RDONLY | O_DIRECTORY);
+  const auto link = open_file(in("uploads/d/link"), O_PATH | O_NOFOLLOW);
+  post("restore", {{"snapshot", first}});
+  const std::string second = snapshot("second");
+  EXPECT_EQ(::fchmod(stand.get(), 0700), 0);
+  EXPECT_EQ(::fsetxattr(stand.get(), "user.k", "v", 1, 0), 0);
+  const timespec times[2] = {{1, 0}, {2, 0}};
+  EXPECT_EQ(::utimensat(link.get(), "", times, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW), 0);
+  snapshot("third");
+  EXPECT_EQ(stat_of(in("outputs/a/b/c/d/sub")).st_mode & 07777, 0700u);
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/verify").json()["ok"], true);
+  post("restore", {{"snapshot", second}});
+  EXPECT_NE(stat_of(in("outputs/a/b/c/d/sub")).st_mode & 07777, 0700u);
+  EXPECT_EQ(::getxattr(in("outputs/a/b/c/d/sub").c_str(), "user.k", nullptr, 0), -1);
+}
+
+/// A link that the restore removes cannot be asked where it leads any more.
+TEST_F(LiveSnapshots, RestoredUnderWhoStandsBesideALinkThatGoes) {
+  std::filesystem::create_directories(in("outputs/c/sub"));
+  write(in("outputs/c/sub/f"), "old");
+  const std::string first = snapshot("first");
+  std::filesystem::create_directories(in("outputs/a/b"));
+  std::filesystem::rename(in("outputs/c"), in("outputs/a/b/c"));
+  ASSERT_EQ(::symlink("sub/f", in("outputs/a/b/c/link").c_str()), 0);
+  ASSERT_EQ(::symlink("../sub/f", in("outputs/a/b/c/sub/other").c_str()), 0);
+  EXPECT_EQ(read(in("outputs/a/b/c/link")), "old");
+  std::thread([&] {
+    ASSERT_EQ(::unshare(CLONE_FS), 0);
+    ASSERT_EQ(::chdir(in("outputs/a/b/c/sub").c_str()), 0);
+    post("restore", {{"snapshot", first}});
+    EXPECT_EQ(std::filesystem::current_path(), in("outputs/c/sub"));
+    EXPECT_EQ(::access("other", F_OK), -1);
+    EXPECT_EQ(::access("../link", F_OK), -1);
+    EXPECT_EQ(errno, ENOENT);
+    write("made", "here");
+    EXPECT_EQ(read("f"), "old");
+  }).join();
+  EXPECT_EQ(read(in("outputs/c/sub/made")), "here");
 }
 
 /// What is in it is another one, too: the kernel has the former ones where they were, and takes them along.

@@ -1,0 +1,143 @@
+// Names that go by another way than these operations: a restore takes them, or the control socket.
+
+#include <fcntl.h>
+
+#include <array>
+#include <climits>
+
+#include "fusefs/operations.h"
+
+namespace okcvm::fusefs {
+
+void Operations::names_will_go(const std::vector<RelPath>& paths) {
+  constexpr int kMostDirectoriesHeld = 1024;  // each somebody may stand in or have open, which we cannot tell
+  int directories_held = 0;
+  RelPath open_on;
+  Result<FileDescriptor> directory = fail_errno(ENOENT);
+  std::optional<NodeId> place;
+  for (const RelPath& path : paths) {
+    if (path.depth() < 2) continue;  // zones stay
+    if (auto parent = path.parent(); parent != open_on) {
+      directory = workspace_.open_directory(parent);
+      place = directory ? node_of_directory(parent, directory->get()) : std::nullopt;
+      open_on = std::move(parent);
+    }
+    const std::string name(path.leaf());
+    struct stat status {};
+    if (!directory || ::fstatat(directory->get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    const auto id = nodes_.id_of({kWorkspaceVolume, status.st_ino});
+    if (!id) continue;
+    const OpenState state = nodes_.open_state(*id);
+    const bool is_served = S_ISREG(status.st_mode) && state.opens && !state.backing_id;
+    FileDescriptor held;
+    if (is_served || (S_ISDIR(status.st_mode) && directories_held++ < kMostDirectoriesHeld))
+      held = FileDescriptor(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (held && is_served) orphans_.keep(*id, zone_named(path.top()), held.get());
+    if (place) name_will_go(*place, name, *id);
+    name_may_go(*id, {status, std::move(held), stays_in_anywhere(*directory, name, status)});
+  }
+}
+
+std::optional<NodeId> Operations::node_of_directory(const RelPath& path, int directory) const {
+  if (path.depth() == 1) return node_of(zone_named(path.top()));
+  struct stat status {};
+  if (::fstat(directory, &status) != 0) return std::nullopt;
+  return nodes_.id_of({kWorkspaceVolume, status.st_ino});
+}
+
+void Operations::name_will_go(NodeId parent, const std::string& name, NodeId what) {
+  const MutexLock lock(going_mutex_);
+  going_names_.insert_or_assign({parent, name}, what);
+  has_going_names_ = true;
+}
+
+void Operations::name_may_go(NodeId id, Going going) {
+  const MutexLock lock(going_mutex_);
+  going_.try_emplace(id.value, std::move(going));
+}
+
+bool Operations::stays_in_anywhere(const FileDescriptor& directory, const std::string& name,
+                                   const struct stat& status) {
+  std::array<char, PATH_MAX> text;
+  if (!S_ISLNK(status.st_mode)) return false;
+  const ssize_t size = ::readlinkat(directory.get(), name.c_str(), text.data(), text.size());
+  return size >= 0 &&
+         link_allowed({text.data(), static_cast<std::size_t>(size)}, Zone::kOutputs, std::nullopt);
+}
+
+bool Operations::goes_harmlessly(NodeId link) const {
+  const MutexLock lock(going_mutex_);
+  const auto found = going_.find(link.value);
+  return found != going_.end() && found->second.stays_in;
+}
+
+std::optional<struct stat> Operations::going_status(NodeId id) const {
+  const MutexLock lock(going_mutex_);
+  const auto found = going_.find(id.value);
+  if (found == going_.end()) return std::nullopt;
+  struct stat status = found->second.status;
+  status.st_nlink = 0;
+  return status;
+}
+
+void Operations::names_went() {
+  std::vector<std::pair<std::uint64_t, Going>> gone;
+  {
+    const MutexLock lock(going_mutex_);
+    for (auto& [id, going] : going_) gone.emplace_back(id, Going{going.status, std::move(going.inode)});
+  }
+  for (auto& [id, going] : gone) may_have_lost_names(NodeId{id}, std::move(going));
+  const MutexLock lock(going_mutex_);
+  going_.clear();
+  going_names_.clear();
+  has_going_names_ = false;
+}
+
+bool Operations::is_going_name(NodeId parent, const char* name) const {
+  if (!has_going_names_) return false;
+  const MutexLock lock(going_mutex_);
+  return going_names_.contains({parent, name});
+}
+
+void Operations::is_looked_up(NodeId parent, const char* name) {
+  if (!has_going_names_) return;
+  const MutexLock lock(going_mutex_);
+  going_names_.erase({parent, name});
+  has_going_names_ = !going_names_.empty();
+}
+
+void Operations::forget_when_told(NodeId parent, const std::string& name) {
+  kernel_.after_changes_in(parent, [this, parent, name] { is_looked_up(parent, name.c_str()); });
+}
+
+bool Operations::has_another_name(NodeId parent, const std::string& name) {
+  NodeId id;
+  {
+    const MutexLock lock(going_mutex_);
+    const auto found = going_names_.find({parent, name});
+    if (found == going_names_.end()) return false;
+    id = found->second;
+  }
+  const auto node = nodes_.find(id);
+  if (!node || !node->is_directory()) return false;
+  const auto inode = open_inode(*node, O_PATH | O_NOFOLLOW);
+  struct stat status {};
+  return inode && ::fstat(inode->get(), &status) == 0 && status.st_nlink > 0;
+}
+
+void Operations::may_have_lost_names(NodeId id, Going going) {
+  const auto node = nodes_.find(id);
+  if (!node || node->dead) return;
+  kernel_.inode(id);
+  if (!going.inode)
+    if (auto found = open_inode(*node, O_PATH | O_NOFOLLOW)) going.inode = std::move(*found);
+  struct stat now {};
+  if (going.inode && ::fstat(going.inode.get(), &now) == 0 && now.st_nlink > (orphans_.keeps(id) ? 1 : 0))
+    return orphans_.drop(id);
+  nodes_.unlinked(node->key, node->parent, node->name, true);
+  nodes_.note_last_status(id, going.status);
+  directories_.drop(id);
+  if (node->is_directory() && going.inode) removed_.hold(id, std::move(going.inode));
+}
+
+}  // namespace okcvm::fusefs
