@@ -127,17 +127,25 @@ std::vector<RelPath> normalize_scope(std::vector<RelPath> paths) {
   if (paths.empty()) paths.emplace_back();
   std::sort(paths.begin(), paths.end());
   std::vector<RelPath> kept;
-  for (auto& path : paths) {
-    const bool covered = std::any_of(kept.begin(), kept.end(),
-                                     [&path](const RelPath& other) { return path.is_within(other); });
-    if (!covered) kept.push_back(std::move(path));
-  }
+  for (auto& path : paths)
+    if (!is_in_scope(kept, path.text())) kept.push_back(std::move(path));
   return kept;
 }
 
 bool is_in_scope(const std::vector<RelPath>& scope, const std::string& path) {
-  return std::any_of(scope.begin(), scope.end(),
-                     [&path](const RelPath& top) { return is_at_or_below(path, top.text()); });
+  const auto has = [&scope](std::string_view top) {
+    const auto at =
+        std::lower_bound(scope.begin(), scope.end(), top,
+                         [](const RelPath& one, std::string_view text) { return one.text() < text; });
+    return at != scope.end() && at->text() == top;
+  };
+  std::string_view top = path;
+  while (!has(top)) {
+    if (top.empty()) return false;
+    const auto slash = top.rfind('/');
+    top = top.substr(0, slash == top.npos ? 0 : slash);
+  }
+  return true;
 }
 
 Result<std::vector<Delta>> compare(Tree& before, Tree& after, const std::vector<RelPath>& scope) {

@@ -28,8 +28,9 @@ struct Delta {
 /// are recognised by their names and not looked into.
 Result<std::vector<Delta>> compare(Tree& before, Tree& after, const std::vector<RelPath>& scope);
 
-/// Without paths that lie in one another; the root alone when `paths` is empty.
+/// Sorted, without paths that lie in one another; the root alone when `paths` is empty.
 std::vector<RelPath> normalize_scope(std::vector<RelPath> paths);
+/// Whether a path is one of such paths, or below one.
 bool is_in_scope(const std::vector<RelPath>& scope, const std::string& path);
 
 }  // namespace okcvm::snapshots

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <unordered_map>
+#include <utility>
 
 #include "snapshots/oid.h"
 
@@ -107,12 +107,16 @@ Units line_units(std::string_view text) {
 
 std::string delta_between(const Units& base, const Units& target) {
   Instructions instructions(size_of(base), size_of(target));
-  std::unordered_map<std::string_view, std::size_t> places;
+  // In order: a hash table takes quadratic time where somebody chose units that collide.
+  std::vector<std::pair<std::string_view, std::size_t>> places;
   const auto place_of = [&](std::string_view unit) {
-    if (places.empty())
-      for (std::size_t i = 0; i < base.size(); ++i) places.emplace(base[i], i);
-    const auto found = places.find(unit);
-    return found == places.end() ? base.size() : found->second;
+    if (places.empty()) {
+      places.reserve(base.size());
+      for (std::size_t i = 0; i < base.size(); ++i) places.emplace_back(base[i], i);
+      std::sort(places.begin(), places.end());
+    }
+    const auto found = std::lower_bound(places.begin(), places.end(), std::pair(unit, std::size_t{0}));
+    return found == places.end() || found->first != unit ? base.size() : found->second;
   };
   std::size_t next = 0;  // most units follow in the base as they do here, or after one that was replaced
   for (const auto& unit : target) {

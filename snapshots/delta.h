@@ -15,7 +15,7 @@ Units tree_units(std::string_view tree);
 Units line_units(std::string_view text);
 
 /// The instructions that make `target` out of `base` ("deltified representation", gitformat-pack(5)). Takes
-/// as long as both are large.
+/// as long as both are large, times the logarithm of that.
 std::string delta_between(const Units& base, const Units& target);
 
 }  // namespace okcvm::snapshots

@@ -74,6 +74,7 @@ void GitStore::release_memory() {
   if (!mutex_.try_lock()) return;
   warm_.reset();
   if (index_) index_->forget_rows();
+  if (repository_) repository_->close();
   mutex_.unlock();
 }
 

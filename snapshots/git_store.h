@@ -94,6 +94,7 @@ class GitStore final : public Store {
   Result<Base> base() REQUIRES(mutex_);
   Result<Commit> base_commit(std::optional<Oid> restored) REQUIRES(mutex_);
   Result<void> count_from_nothing(Base& base) REQUIRES(mutex_);
+  void tidy_up(const Progress& progress) REQUIRES(mutex_);
   Result<Taken> take_from(const Base& from, const std::string& label, WhereSame where_same,
                           const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
   ChangeSet cut(const ChangeSource& changes, const Base& from) REQUIRES(mutex_);

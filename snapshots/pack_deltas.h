@@ -3,9 +3,9 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "snapshots/delta.h"
@@ -38,7 +38,7 @@ class PackDeltas final {
   std::deque<Base> bases_;
   std::size_t remembered_ = 0;  // bytes
   std::size_t compared_ = 0;    // bytes
-  std::unordered_map<std::size_t, std::vector<Base*>> like_;
+  std::map<std::size_t, std::vector<Base*>> like_;
 };
 
 }  // namespace okcvm::snapshots

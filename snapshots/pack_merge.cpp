@@ -56,15 +56,16 @@ std::vector<Pack> find_packs(int folder, std::size_t least) {
   auto rows = rows_in(folder);
   if (!rows || rows->size() < 2 * least) return packs;
   std::unordered_set<std::string> names;
-  for (const auto& row : *rows) names.insert(row.name);
+  std::unordered_map<std::string, int> files;  // how many begin with that, before their first dot
+  for (const auto& row : *rows) {
+    names.insert(row.name);
+    ++files[row.name.substr(0, row.name.find('.'))];
+  }
   for (const auto& row : *rows) {
     if (!row.name.ends_with(".pack") || !row.name.starts_with("pack-")) continue;
     Pack pack{row.name.substr(0, row.name.size() - 5), 0, {}, {}};
-    const auto companions = std::count_if(rows->begin(), rows->end(), [&pack](const DiskRow& other) {
-      return other.name.starts_with(pack.name + ".");
-    });
     struct stat status {};
-    if (companions != 2 || !names.contains(pack.name + ".idx") ||
+    if (files[pack.name] != 2 || !names.contains(pack.name + ".idx") ||
         ::fstatat(folder, row.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
       continue;
     pack.size = static_cast<std::uint64_t>(status.st_size);
@@ -108,15 +109,17 @@ FileDescriptor open_pack(int folder, const Pack& pack) {
   return FileDescriptor(::openat(folder, (pack.name + ".pack").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
 }
 
-/// What deltas in a pack are made of; none of a pack that git made, with its own deltas.
+/// What deltas in a pack are made of; none of a pack that git made, with its own deltas, or that cannot be
+/// read.
 std::optional<Bases> bases_in(int folder, const Pack& pack) {
   const auto rows = rows_of(folder, pack);
   const FileDescriptor file = open_pack(folder, pack);
+  if (!rows || !file) return std::nullopt;
   Bases bases;
   std::array<char, 4096> piece{};  // with the heads of many small objects, or of one large one
   std::uint64_t from = 0;
   std::size_t size = 0;
-  for (std::size_t i = 0; rows && file && i < rows->size(); ++i) {
+  for (std::size_t i = 0; i < rows->size(); ++i) {
     const auto at = (*rows)[i].offset;
     if (at < from || at + kLongestHead > from + size) {
       from = at;
@@ -131,19 +134,27 @@ std::optional<Bases> bases_in(int folder, const Pack& pack) {
 }
 
 /// The small ones of ours, oldest first: up to where the next is at least twice as large as all before it
-/// together, or they would make one that is too large to be merged again (its index has other offsets). The
+/// together, or they would make one that is too large to be merged again (its index has other offsets).
+/// Where that comes before there are enough, what is smaller stays out of it, and another run begins. The
 /// others are not looked into, which takes as long as they are large.
 std::vector<Pack> small_ones(int folder, const std::vector<Pack>& packs) {
   std::vector<Pack> small;
   std::uint64_t sum = 0;
-  for (Pack pack : packs) {
-    if ((small.size() >= 2 && pack.size >= 2 * sum) || sum + pack.size > kLargest) break;
-    auto bases = bases_in(folder, pack);
-    if (!bases) continue;
-    pack.bases = std::move(*bases);
+  for (const Pack& pack : packs) {
+    if (sum + pack.size > kLargest) break;
+    if (small.size() >= 2 && pack.size >= 2 * sum) {
+      if (small.size() >= kFewestMerged) break;
+      small.clear();
+      sum = 0;
+    }
     sum += pack.size;
-    small.push_back(std::move(pack));
+    small.push_back(pack);
   }
+  std::erase_if(small, [folder](Pack& pack) {
+    auto bases = bases_in(folder, pack);
+    if (bases) pack.bases = std::move(*bases);
+    return !bases;
+  });
   std::sort(small.begin(), small.end(), [](const Pack& a, const Pack& b) {
     return std::tie(a.made.tv_sec, a.made.tv_nsec) < std::tie(b.made.tv_sec, b.made.tv_nsec);
   });
@@ -184,16 +195,62 @@ bool read_pack(int folder, const Pack& pack, const Use& use) {
   return true;
 }
 
-/// Copies every object that is not there yet; false: not this one. What a delta is made of is in the same
-/// pack, or was copied from one before, which did not need this one for it.
-bool copy_pack(int folder, const Pack& pack, const Bases& bases, Oids& copied, PackDeltas& deltas,
-               PackWriter& writer) {
-  return read_pack(folder, pack, [&](const PackEntry& entry, const PackEntryHead* head) {
-    if (!head) return false;
-    const auto base = bases.find(entry.oid);
-    return !copied.insert(entry.oid).second ||
-           writer.add(deltas.shortened(entry, base == bases.end() ? 0 : base->second));
-  });
+/// Copies packs into a new one, oldest first.
+class Merger final {
+ public:
+  enum class End : std::uint8_t { kWhole, kUnreadable, kGivenUp };
+
+  Merger(int folder, int incoming, const std::vector<Pack>& packs, const Progress& progress)
+      : folder_(folder), progress_(progress), writer_(incoming, kDraft) {
+    for (const auto& pack : packs) {
+      total_ += pack.size;
+      for (const auto& [oid, count] : pack.bases) bases_[oid] += count;
+    }
+  }
+
+  /// Every object that is not there yet. What a delta is made of is in the same pack, or was copied from one
+  /// before, which did not need this one for it.
+  End copy(const Pack& pack) {
+    End end = End::kWhole;
+    const bool was_read = read_pack(folder_, pack, [&](const PackEntry& entry, const PackEntryHead* head) {
+      if (!head) return false;
+      if (progress_ && !progress_("packing", done_, total_)) end = End::kGivenUp;
+      done_ += entry.bytes.size();
+      const auto base = bases_.find(entry.oid);
+      if (end == End::kWhole && copied_.insert(entry.oid).second &&
+          !writer_.add(deltas_.shortened(entry, base == bases_.end() ? 0 : base->second)))
+        end = End::kGivenUp;
+      return end == End::kWhole;
+    });
+    return was_read || end != End::kWhole ? end : End::kUnreadable;
+  }
+
+  Result<Oid> finish() { return writer_.finish(); }
+
+ private:
+  int folder_;
+  const Progress& progress_;
+  PackWriter writer_;
+  Bases bases_;
+  Oids copied_;
+  PackDeltas deltas_;
+  std::uint64_t done_ = 0, total_ = 0;  // bytes
+};
+
+/// Merges those of `packs` that can be read, and leaves only them there. Answers the checksum; an error if
+/// they are too few, or the merge was given up.
+Result<Oid> merge(int folder, int incoming, std::vector<Pack>& packs, const Progress& progress) {
+  while (packs.size() >= kFewestMerged) {
+    Merger merger(folder, incoming, packs, progress);
+    auto end = Merger::End::kWhole;
+    auto pack = packs.begin();
+    for (; pack != packs.end(); ++pack)
+      if (end = merger.copy(*pack); end != Merger::End::kWhole) break;
+    if (end == Merger::End::kWhole) return merger.finish();
+    if (end == Merger::End::kGivenUp) break;
+    packs.erase(pack);
+  }
+  return fail_errno(ECANCELED, "the packs are not merged");
 }
 
 /// What of a pack cannot be read: damaged objects and their deltas.
@@ -260,28 +317,17 @@ void set_damaged_packs_aside(Repository& repository) {
   }
 }
 
-void merge_packs(Repository& repository) {
+void merge_packs(Repository& repository, const Progress& progress) {
   const FileDescriptor folder(
       ::openat(repository.folder(), "objects/pack", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return;
   const auto all = find_packs(folder.get(), kMaxPacks);
   if (all.size() < kMaxPacks) return;
-  const auto packs = small_ones(folder.get(), all);
-  if (packs.size() < kFewestMerged) return;
+  auto packs = small_ones(folder.get(), all);
   const FileDescriptor incoming(
       ::openat(repository.own_folder(), kIncoming, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!incoming) return;
-  PackWriter writer(incoming.get(), kDraft);
-  Bases bases;
-  for (const auto& pack : packs)
-    for (const auto& [oid, count] : pack.bases) bases[oid] += count;
-  Oids copied;
-  PackDeltas deltas;
-  bool intact = true;
-  for (const auto& pack : packs)
-    intact = intact && copy_pack(folder.get(), pack, bases, copied, deltas, writer);
-  const auto checksum =
-      intact && !writer.empty() ? writer.finish() : Result<Oid>(fail_errno(EUCLEAN, "a pack is damaged"));
+  const auto checksum = merge(folder.get(), incoming.get(), packs, progress);
   const std::string merged = checksum ? "pack-" + checksum->hex() : std::string();
   std::string record = merged + '\n';
   for (const auto& pack : packs) record += pack.name + '\n';

@@ -311,8 +311,12 @@ Result<bool> Repository::notice_removed_packs() {
   return false;
 }
 
+void Repository::close() {
+  handles_.reset();
+}
+
 Result<void> Repository::open_anew() {
-  handles_.reset();  // first: what is opened beside it would share its maps
+  close();  // first: what is opened beside it would share its maps
   return reopen();
 }
 

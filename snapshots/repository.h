@@ -74,8 +74,11 @@ class Repository final {
   Result<bool> notice_removed_packs();
   /// Forgets everything read so far: after packs were removed.
   Result<void> reopen();
-  /// The same, also what was found damaged: that may be repaired. Where it fails nothing works until it, or
-  /// notice_removed_packs(), succeeds.
+  /// Lets go of the packs that are open, which take descriptors and memory maps. Nothing but
+  /// notice_removed_packs(), which opens them again, may follow.
+  void close();
+  /// The same as reopen(), also of what was found damaged: that may be repaired. Where it fails nothing works
+  /// until it, or notice_removed_packs(), succeeds.
   Result<void> open_anew();
 
  private:

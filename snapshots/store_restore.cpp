@@ -76,8 +76,10 @@ Result<RestoreResult> GitStore::restore_locked(const std::string& snapshot, cons
   if (snapshot.empty()) return fail(Code::kUnknownSnapshot, "say which snapshot to restore");
   auto target = commit_of(snapshot);
   if (!target) return fail(target.error());
-  return dry_run ? plan_only(*target, paths, unheld(hooks), progress)
-                 : restore_now(*target, paths, hooks, progress);
+  if (dry_run) return plan_only(*target, paths, unheld(hooks), progress);
+  auto restored = restore_now(*target, paths, hooks, progress);
+  if (restored) tidy_up(progress);  // programs go on again
+  return restored;
 }
 
 Result<RestoreResult> GitStore::undo_locked(const RestoreHooks& hooks, const Progress& progress) {
@@ -86,7 +88,9 @@ Result<RestoreResult> GitStore::undo_locked(const RestoreHooks& hooks, const Pro
   if (!*before) return fail(Code::kUnknownSnapshot, "nothing was restored yet, so there is nothing to undo");
   auto target = read_commit(*repository_, **before);
   if (!target) return fail(target.error());
-  return restore_now(*target, {}, hooks, progress);
+  auto restored = restore_now(*target, {}, hooks, progress);
+  if (restored) tidy_up(progress);
+  return restored;
 }
 
 Result<Disk> GitStore::reach_workspace() {

@@ -60,7 +60,17 @@ Result<Snapshot> GitStore::take_locked(const std::string& label, const ChangeSou
     warm_ = std::move(taken->tree);
     warm_for_ = taken->commit.oid;
   }
+  tidy_up(progress);
   return std::move(taken->snapshot);
+}
+
+/// What was asked for is done, whatever becomes of this.
+void GitStore::tidy_up(const Progress& progress) {
+  try {
+    merge_packs(*repository_, progress);
+  } catch (const std::bad_alloc&) {
+    clean_up_merge(*repository_);
+  }
 }
 
 /// After a restore the workspace is not what the newest snapshot holds but what the base ref names, a commit
@@ -229,7 +239,6 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
   snapshot->unchanged = unchanged;
   snapshot->stats.rescanned = set.rescan;
   snapshot->in_flight = std::move(found.in_flight);
-  merge_packs(*repository_);
   return Taken{std::move(*snapshot), std::move(commit), std::move(tree)};
 }
 

@@ -18,6 +18,7 @@ TEST(Text, NamesCannotWriteToATerminal) {
   EXPECT_EQ(visible("\x7f"), "\\x7f");
   EXPECT_EQ(visible("\xc2\x9b"), "\\xc2\\x9b") << "CSI as a C1 control";
   EXPECT_EQ(visible("gpj.\u202Eexe"), "gpj.\\xe2\\x80\\xaeexe") << "right-to-left override";
+  EXPECT_EQ(visible("a\u200Fb\u061Cc"), "a\\xe2\\x80\\x8fb\\xd8\\x9cc") << "right-to-left marks";
 }
 
 TEST(Text, JsonCannotWriteToATerminalAndSaysTheSame) {

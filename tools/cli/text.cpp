@@ -36,15 +36,16 @@ std::size_t utf8_length(std::string_view text) {
   return 0;
 }
 
-/// C0 and C1 controls, DEL, line separators and the bidirectional overrides that make text look like other
-/// text.
+/// C0 and C1 controls, DEL, line separators, and the marks and overrides of direction (Bidi_Control, UAX #9)
+/// that make text look like other text.
 bool is_control(std::string_view sequence) {
+  const auto is_in = [sequence](std::string_view first, std::string_view last) {
+    return sequence >= first && sequence <= last;
+  };
   const auto first = static_cast<unsigned char>(sequence[0]);
   if (sequence.size() == 1) return first < 0x20 || first == 0x7F;
-  if (sequence.size() == 2) return first == 0xC2 && static_cast<unsigned char>(sequence[1]) < 0xA0;
-  return sequence >= "\u202A" && sequence <= "\u202E"
-             ? true
-             : sequence == "\u2028" || sequence == "\u2029" || (sequence >= "\u2066" && sequence <= "\u2069");
+  if (sequence.size() == 2) return is_in("\u0080", "\u009F") || sequence == "\u061C";
+  return is_in("\u200E", "\u200F") || is_in("\u2028", "\u202E") || is_in("\u2066", "\u2069");
 }
 
 /// Columns that visible text takes, one a code point.
