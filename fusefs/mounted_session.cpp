@@ -102,7 +102,9 @@ Result<void> make_runtime_folder(const std::filesystem::path& folder) {
 }
 
 Unexpected in_use() {
-  return fail(Code::kBusy, "files or working directories in the session are in use; close them or use force");
+  return fail(
+      Code::kBusy,
+      "files or working directories in the session are in use; close them or use force (okcvm: --force)");
 }
 
 }  // namespace
@@ -268,7 +270,9 @@ Result<void> MountedSession::unmount(bool force) {
   if (!force && !all_closed_within(kClosingPatience)) return in_use();
   const auto there = mounted_at(config_.mount_point);
   if (!force && there && mounted_as_ && there != mounted_as_ && is_mounted())
-    return fail(Code::kBusy, "something else is mounted on the session: unmount that first, or use force");
+    return fail(
+        Code::kBusy,
+        "something else is mounted on the session: unmount that first, or use force (okcvm: --force)");
   if (force && is_mounted()) fetch_mapped_stores();
   do {  // also where somebody bound it to its own place
     const int error = unmount_at(config_.mount_point, force);

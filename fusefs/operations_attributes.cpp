@@ -399,7 +399,12 @@ Result<void> Operations::set_acl(const Request& request, const Node& node, std::
 }
 
 std::uint64_t Operations::attribute_fact(NodeId id, const char* name) {
-  return extended_attribute(id, name) ? kAttributePresent : kAttributeAbsent;
+  const auto node = nodes_.find(id);
+  const auto file = node && is_allowed_attribute(name) ? attribute_file(*node) : fail_errno(ENODATA);
+  const bool is_there =
+      file && on_inode((*file)->get(), [=](int fd) { return ::fgetxattr(fd, name, nullptr, 0); },
+                       [=](const char* path) { return ::getxattr(path, name, nullptr, 0); }) >= 0;
+  return is_there ? kAttributePresent : kAttributeAbsent;
 }
 
 Result<void> Operations::remove_extended_attribute(const Request& request, NodeId id, const char* name) {
