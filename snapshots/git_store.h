@@ -129,6 +129,8 @@ class GitStore final : public Store {
                                   const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
   Result<RestoreResult> restore_now(const Commit& target, const std::vector<RelPath>& paths,
                                     const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
+  Result<RestoreResult> restore_held(const Commit& target, const std::vector<RelPath>& paths,
+                                     const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
   Result<Snapshot> undo_after_nothing(const Taken& taken) REQUIRES(mutex_);
   struct Site;
   Result<std::unique_ptr<Site>> open_site(const Progress& progress) REQUIRES(mutex_);

@@ -76,10 +76,8 @@ Result<RestoreResult> GitStore::restore_locked(const std::string& snapshot, cons
   if (snapshot.empty()) return fail(Code::kUnknownSnapshot, "say which snapshot to restore");
   auto target = commit_of(snapshot);
   if (!target) return fail(target.error());
-  if (dry_run) return plan_only(*target, paths, unheld(hooks), progress);
-  auto restored = restore_now(*target, paths, hooks, progress);
-  if (restored) tidy_up(progress);  // programs go on again
-  return restored;
+  return dry_run ? plan_only(*target, paths, unheld(hooks), progress)
+                 : restore_now(*target, paths, hooks, progress);
 }
 
 Result<RestoreResult> GitStore::undo_locked(const RestoreHooks& hooks, const Progress& progress) {
@@ -88,9 +86,7 @@ Result<RestoreResult> GitStore::undo_locked(const RestoreHooks& hooks, const Pro
   if (!*before) return fail(Code::kUnknownSnapshot, "nothing was restored yet, so there is nothing to undo");
   auto target = read_commit(*repository_, **before);
   if (!target) return fail(target.error());
-  auto restored = restore_now(*target, {}, hooks, progress);
-  if (restored) tidy_up(progress);
-  return restored;
+  return restore_now(*target, {}, hooks, progress);
 }
 
 Result<Disk> GitStore::reach_workspace() {
@@ -119,6 +115,13 @@ Result<RestoreResult> GitStore::plan_only(const Commit& target, const std::vecto
 
 Result<RestoreResult> GitStore::restore_now(const Commit& target, const std::vector<RelPath>& paths,
                                             const RestoreHooks& hooks, const Progress& progress) {
+  auto restored = restore_held(target, paths, hooks, progress);
+  if (restored) tidy_up(progress);  // programs go on again
+  return restored;
+}
+
+Result<RestoreResult> GitStore::restore_held(const Commit& target, const std::vector<RelPath>& paths,
+                                             const RestoreHooks& hooks, const Progress& progress) {
   auto wanted = open_tree(target);
   if (!wanted) return fail(wanted.error());
   const std::string label = "Before the restore of " + target.oid.hex().substr(0, kShortId);
