@@ -302,40 +302,40 @@ TEST_F(BoundWorkdir, KeepsNothingOpenThatIsClosed) {
 }
 
 // Programs of the host are run from there. Bits that a write must clear keep a file from being passed
-// through.
+// through. Each has a name of its own: for a moment the kernel may take it for what stood there before.
 TEST_F(BoundWorkdir, AFileOpenForReadingCanBeRunByTheHost) {
   for (const mode_t mode : {0755, 04755}) {
-    const auto program = host_ / "project/program";
+    const auto name = "workdir/program" + std::to_string(mode);
+    const auto program = host_ / "project" / fs::path(name).filename();
     fs::copy_file("/bin/true", program);
     EXPECT_OK(::chmod(program.c_str(), mode));
-    const auto file = open_file(mount() / "workdir/program", O_RDONLY);
+    const auto file = open_file(mount() / name, O_RDONLY);
     EXPECT_EQ(run({{program}}).exit_code, 0) << std::oct << mode;
     const auto releases = count_of("RELEASE");
-    open_file(mount() / "workdir/program", O_WRONLY).reset();
+    open_file(mount() / name, O_WRONLY).reset();
     while (count_of("RELEASE") == releases) std::this_thread::yield();
     EXPECT_EQ(run({{program}}).exit_code, 0) << std::oct << mode;
     EXPECT_EQ(read(file).size(), fs::file_size(program));
-    fs::remove(program);
   }
 }
 
 TEST_F(BoundWorkdir, AFileOpenedForReadingWhileItRanCanBeWrittenLater) {
   for (const mode_t mode : {0755, 04755}) {
-    const auto program = host_ / "project/program";
+    const auto name = "workdir/program" + std::to_string(mode);
+    const auto program = host_ / "project" / fs::path(name).filename();
     fs::copy_file("/usr/bin/tail", program);
     EXPECT_OK(::chmod(program.c_str(), mode));
     write(host_ / "input", "x");
     write(host_ / "output", "");
     const pid_t running = start_program({program, "-f", host_ / "input"}, host_ / "output");
     while (read(host_ / "output").empty()) std::this_thread::yield();
-    const auto file = open_file(mount() / "workdir/program", O_RDONLY);
-    EXPECT_FALSE(FileDescriptor(::open((mount() / "workdir/program").c_str(), O_WRONLY)));
+    const auto file = open_file(mount() / name, O_RDONLY);
+    EXPECT_FALSE(FileDescriptor(::open((mount() / name).c_str(), O_WRONLY)));
     ::kill(running, SIGKILL);
     ::waitpid(running, nullptr, 0);
-    const auto writer = open_file(mount() / "workdir/program", O_WRONLY);
+    const auto writer = open_file(mount() / name, O_WRONLY);
     write_all(writer, "changed");
     EXPECT_EQ(read(file).substr(0, 7), "changed") << std::oct << mode;
-    fs::remove(program);
   }
 }
 
