@@ -144,22 +144,14 @@ Result<FileInfo> PathFiles::stat(const Caller& caller, const RelPath& path, bool
   return info_of_entry(found->last(), std::string(path.leaf()));
 }
 
-Result<PathFiles::Rows> PathFiles::children(NodeId directory) {
-  Rows rows;
-  Result<void> looked;
+Result<std::vector<Name>> PathFiles::names_in(NodeId directory) {
+  std::vector<Name> names;
   auto listed = operations_.list(directory, 0, [&](const ListedName& row) {
-    auto name = Name::parse(row.name);
-    if (!name) return true;  // "." and ".."
-    auto entry = operations_.look_up_unlocked(directory, row.name);
-    if (!entry && !is_no_child(entry.error())) looked = fail(entry.error());
-    if (!looked || !entry || entry->id.value == 0) return looked.has_value();
-    operations_.forget(entry->id, 1);
-    rows.emplace_back(std::move(*name), *entry);
+    if (auto name = Name::parse(row.name)) names.push_back(std::move(*name));  // not "." and ".."
     return true;
   });
-  for (const auto* result : {&listed, &looked})
-    if (!*result) return fail(result->error());
-  return rows;
+  if (!listed) return fail(listed.error());
+  return names;
 }
 
 bool PathFiles::is_no_child(const Error& error) {

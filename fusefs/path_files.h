@@ -130,8 +130,7 @@ class PathFiles final : public Files {
   Result<void> put(Incoming& incoming, const Walk& parent, const std::string& name, unsigned flags);
   Result<void> remove_last(const Caller& caller, Walk& walk);
   Result<void> remove_tree(const Caller& caller, Walk& walk, const GoesOn& goes_on);
-  using Rows = std::vector<std::pair<Name, Entry>>;
-  Result<Rows> children(NodeId directory);
+  Result<std::vector<Name>> names_in(NodeId directory);
   /// What a listing names and a look-up does not find: removed meanwhile, or mounted there by the host.
   static bool is_no_child(const Error& error);
 

@@ -35,7 +35,7 @@ Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
 /// the gate; other requests go on between the steps.
 Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const GoesOn& goes_on) {
   const std::size_t top = walk.entries.size();
-  std::vector<Rows> rows;  // what is left in the directories of the walk from `top` on
+  std::vector<std::vector<Name>> left;  // in the directories of the walk from `top` on
   // What somebody else removes meanwhile is removed.
   const auto is_gone = [&walk](const auto& done) {
     if (done || (done.error().errno_value != ENOENT && done.error().errno_value != ESTALE)) return false;
@@ -55,7 +55,7 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
       if (auto removed = remove_alone(); !removed) return removed;
       continue;
     }
-    if (top + rows.size() == walk.entries.size()) {
+    if (top + left.size() == walk.entries.size()) {
       if (!may(caller, entry.attributes, R_OK | X_OK)) {  // as rm(1): it goes if it is empty
         auto removed = remove_alone();
         if (!removed && removed.error().errno_value == ENOTEMPTY)
@@ -65,27 +65,26 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
         continue;
       }
       const Gate::Pass pass(gate_);
-      auto listed = children(entry.id);
+      auto listed = names_in(entry.id);
       if (is_gone(listed)) continue;
       if (!listed) return fail(listed.error());
       std::reverse(listed->begin(), listed->end());
-      rows.push_back(std::move(*listed));
+      left.push_back(std::move(*listed));
     }
-    if (rows.back().empty()) {
-      rows.pop_back();
+    if (left.back().empty()) {
+      left.pop_back();
       if (auto removed = remove_alone(); !removed) return removed;
       continue;
     }
-    auto [child, child_entry] = std::move(rows.back().back());
-    rows.back().pop_back();
-    if (!may_remove(caller, entry.attributes, child_entry.attributes)) return fail_errno(EACCES);
+    Name child = std::move(left.back().back());
+    left.back().pop_back();
     const Gate::Pass pass(gate_);
-    auto held =
-        operations_.look_up_unlocked(entry.id, child.c_str());  // its node must stay while we are below it
-    if (held && held->id.value)
-      walk.push(*held, std::move(child));
-    else if (!held && !is_no_child(held.error()))
-      return fail(held.error());
+    const auto held = operations_.look_up_unlocked(entry.id, child.c_str());
+    if (held ? held->id.value == 0 : is_no_child(held.error())) continue;
+    if (!held) return fail(held.error());
+    walk.push(*held, std::move(child));  // its node must stay while we are below it
+    if (!may_remove(caller, walk.entries[walk.entries.size() - 2].attributes, walk.last().attributes))
+      return fail_errno(EACCES);
   }
   return {};
 }
@@ -141,15 +140,15 @@ Result<void> PathFiles::empty_zone(Zone zone, const GoesOn& goes_on) {
       const Gate::Pass pass(gate_);
       return work();
     };
-    auto rows = passing([&] { return children(node_of(zone)); });
-    if (!rows) return fail(rows.error());
+    auto names = passing([&] { return names_in(node_of(zone)); });
+    if (!names) return fail(names.error());
     Walk walk(operations_);
     walk.entries.push_back(Entry{kRootNode});
     walk.push(Entry{node_of(zone)}, *Name::parse(rule_of(zone).name));
-    for (auto& row : *rows) {
-      auto held = passing([&] { return operations_.look_up_unlocked(node_of(zone), row.first.c_str()); });
+    for (auto& name : *names) {
+      auto held = passing([&] { return operations_.look_up_unlocked(node_of(zone), name.c_str()); });
       if (held ? held->id.value == 0 : is_no_child(held.error())) continue;
-      if (held) walk.push(*held, std::move(row.first));
+      if (held) walk.push(*held, std::move(name));
       result = held ? remove_tree(root, walk, goes_on) : fail(held.error());
       if (!result) {
         result = explained(result.error(), *RelPath::parse(std::string(rule_of(zone).name)));
