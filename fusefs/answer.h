@@ -109,17 +109,17 @@ auto gated(fuse_req_t request, Body body) {
 }
 
 /// As the above; but while somebody on the host holds a lease on the file, it waits outside, as open(2) with
-/// these flags does. It has begun a `change` (if any) while it tries alone: there are fewer records of
-/// changes than requests that may wait.
+/// these flags does. It has begun a `change` (if any) with this fact while it tries alone: there are fewer
+/// records of changes than requests that may wait.
 template <typename Body>
 auto gated_after_leases(fuse_req_t request, int flags, std::optional<SessionState::Change>* change,
-                        Body body) {
-  return [request, flags, change, try_once = gated(request, std::move(body))] {
+                        std::uint64_t fact, Body body) {
+  return [request, flags, change, fact, try_once = gated(request, std::move(body))] {
     const auto is_leased = [flags](const auto& result) {
       return !result && result.error().errno_value == EWOULDBLOCK && !(flags & O_NONBLOCK);
     };
     const auto act = [&] {
-      if (change && !*change) change->emplace(begin_change(request));
+      if (change && !*change) change->emplace(begin_change(request, fact));
       auto tried = try_once();
       // What a dead daemon had begun stays so.
       if (change && is_leased(tried) && !Channel::current().resent()) change->reset();
@@ -140,8 +140,8 @@ auto gated_after_leases(fuse_req_t request, int flags, std::optional<SessionStat
 }
 
 /// For what hands out references on nodes, until it is answered.
-inline Handout hand_out(fuse_req_t request) {
-  return {begin_change(request), dispatcher_of(request).operations};
+inline Handout hand_out(fuse_req_t request, std::uint64_t fact = 0) {
+  return {begin_change(request, fact), dispatcher_of(request).operations};
 }
 
 /// For a change of which more is noted on the way.

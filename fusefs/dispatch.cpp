@@ -85,9 +85,9 @@ void on_symlink(fuse_req_t request, const char* text, fuse_ino_t parent, const c
 
 void on_link(fuse_req_t request, fuse_ino_t id, fuse_ino_t parent, const char* name) {
   const auto handout = hand_out(request);
+  const auto who = asker(request, handout.change());
   answer(request,
-         gated(request,
-               [=](Operations& fs) { return fs.make_link(asker(request), node(id), node(parent), name); }),
+         gated(request, [=](Operations& fs) { return fs.make_link(who, node(id), node(parent), name); }),
          reply_entry(request));
 }
 
@@ -160,7 +160,7 @@ void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int 
     wanted.modified = (which & FUSE_SET_ATTR_MTIME_NOW) ? now : attributes->st_mtim;
   std::optional<SessionState::Change> change;
   answer(request,
-         gated_after_leases(request, 0, &change,
+         gated_after_leases(request, 0, &change, SessionState::kNoName,
                             [=](Operations& fs) {
                               Request who = asker(request);
                               who.kill_privileges =
@@ -189,17 +189,19 @@ void on_listxattr(fuse_req_t request, fuse_ino_t id, std::size_t room) {
 
 void on_setxattr(fuse_req_t request, fuse_ino_t id, const char* name, const char* value, std::size_t size,
                  int flags) {
-  auto& operations = dispatcher_of(request).operations;
-  const auto change =
-      begin_change(request, flags & XATTR_CREATE ? operations.attribute_fact(node(id), name) : 0);
-  answer_done(request, gated(request, [=](Operations& fs) {
+  std::optional<SessionState::Change> change;  // until it is answered
+  answer_done(request, gated(request, [&](Operations& fs) {
+                const bool must_make = flags & XATTR_CREATE;
+                change.emplace(begin_change(
+                    request, must_make ? fs.attribute_fact(node(id), name) : SessionState::kNoName));
                 return fs.set_extended_attribute(asker(request), node(id), name, {value, size}, flags);
               }));
 }
 
 void on_removexattr(fuse_req_t request, fuse_ino_t id, const char* name) {
-  const auto change = begin_change(request, dispatcher_of(request).operations.attribute_fact(node(id), name));
-  answer_done(request, gated(request, [=](Operations& fs) {
+  std::optional<SessionState::Change> change;  // until it is answered
+  answer_done(request, gated(request, [&](Operations& fs) {
+                change.emplace(begin_change(request, fs.attribute_fact(node(id), name)));
                 return fs.remove_extended_attribute(asker(request), node(id), name);
               }));
 }
@@ -276,24 +278,29 @@ void let_stores_arrive(fuse_req_t request, NodeId id) {
 }
 
 void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
-  if (wanted->flags & O_TRUNC) let_stores_arrive(request, node(id));
+  const bool empties = wanted->flags & O_TRUNC;
+  const bool changes = (wanted->flags & O_ACCMODE) != O_RDONLY || empties;
   std::optional<SessionState::Change> change;
-  const bool changes = (wanted->flags & O_ACCMODE) != O_RDONLY || (wanted->flags & O_TRUNC);
-  answer(request,
-         gated_after_leases(request, wanted->flags, changes ? &change : nullptr,
-                            [=](Operations& fs) {
-                              Request who = asker(request);
-                              who.may_have_run = Channel::current().resent();
-                              who.kill_privileges = Channel::current().body<fuse_open_in>().open_flags &
-                                                    protocol::kOpenKillSuidgid;
-                              return fs.open(who, node(id), wanted->flags);
-                            }),
-         [&](const Opened& opened) {
-           const auto info = file_info_of(opened);
-           Channel::current().backing_id = opened.backing_id;
-           if (fuse_reply_open(request, &info) == kNobodyListens)
-             dispatcher_of(request).operations.release(opened.file);
-         });
+  const auto open = gated_after_leases(
+      request, wanted->flags, changes ? &change : nullptr, empties ? SessionState::kNoName : 0,
+      [=](Operations& fs) {
+        Request who = asker(request);
+        who.may_have_run = Channel::current().resent();
+        who.kill_privileges = Channel::current().body<fuse_open_in>().open_flags & protocol::kOpenKillSuidgid;
+        return fs.open(who, node(id), wanted->flags);
+      });
+  answer(
+      request,
+      [&] {
+        if (empties) let_stores_arrive(request, node(id));
+        return open();
+      },
+      [&](const Opened& opened) {
+        const auto info = file_info_of(opened);
+        Channel::current().backing_id = opened.backing_id;
+        if (fuse_reply_open(request, &info) == kNobodyListens)
+          dispatcher_of(request).operations.release(opened.file);
+      });
 }
 
 void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* wanted) {
@@ -364,7 +371,9 @@ void on_fsync(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_info*)
 
 // Not gated, as writes are not: it may take long.
 void on_fallocate(fuse_req_t request, fuse_ino_t id, int mode, off_t offset, off_t length, fuse_file_info*) {
-  answer_done(request, [=] {
+  std::optional<SessionState::Change> change;  // until it is answered
+  answer_done(request, [&] {
+    change.emplace(begin_change(request, SessionState::kNoName));
     return dispatcher_of(request).operations.allocate(writer(request), node(id), mode, offset, length);
   });
 }
@@ -385,7 +394,9 @@ void on_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, 
                         fuse_ino_t to, off_t to_offset, fuse_file_info*, std::size_t length, int) {
   if (dispatcher_of(request).operations.kernel_copies_as_well())
     return void(fuse_reply_err(request, ENOSYS));  // the kernel does not ask again
-  const auto copy = [=] {
+  std::optional<SessionState::Change> change;      // until it is answered
+  const auto copy = [&] {
+    change.emplace(begin_change(request, SessionState::kNoName));
     return dispatcher_of(request).operations.copy_range(writer(request), node(from), from_offset, node(to),
                                                         to_offset, length);
   };

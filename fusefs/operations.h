@@ -389,6 +389,8 @@ class Operations {
   std::vector<NodeId> name_moved(const Directory& from, const char* name, const Directory& to,
                                  const char* new_name, const struct stat& source,
                                  const struct stat* exchanged);
+  /// To be called when an inode has gone from one directory to another; its listing has another "..".
+  void moved_inode_changed(NodeId id, const struct stat& moved, const Directory& from, const Directory& to);
   /// A daemon that died had taken this name away from whatever it stood for but `but_inode`: what is known of
   /// that inode is brought up to date.
   void name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode = 0);

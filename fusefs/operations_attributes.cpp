@@ -69,8 +69,8 @@ std::optional<mode_t> mode_of_acl(std::span<const char> value) {
 }
 
 // Whether an extended attribute was there before a request to make or remove it was begun.
-constexpr std::uint64_t kAttributeAbsent = 1;
-constexpr std::uint64_t kAttributePresent = 2;
+constexpr std::uint64_t kAttributeAbsent = SessionState::kNoName | 1;
+constexpr std::uint64_t kAttributePresent = SessionState::kNoName | 2;
 
 /// What a write by this caller leaves of a mode (setattr_should_drop_suidgid, linux/fs/attr.c).
 mode_t without_privileges(mode_t mode, gid_t gid, const Request& request) {

@@ -201,6 +201,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
   if (!place) return fail(place.error());
   record(*node, ChangeKind::kContent);  // from now on it may be written under a name that is not watched
   record_entry(**place, name);
+  request.note(node->key.inode);
   // Nobody finds a file that had no name by its new one before its node has that.
   std::optional<Gate::Closing> alone;
   if (node->dead) alone.emplace(moves_);

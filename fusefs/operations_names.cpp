@@ -68,9 +68,9 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
   // us or to the kernel's own idea of it; other writes do not.
   const bool changes_unseen = (open.mappers && open.backing_id) || open.may_be_mapped;
   // What has no block at all is one hole to tar and others, without a look.
-  if (open.may_hide_stores() && status.st_blocks == 0 && status.st_size > 0)
-    entry.attributes.st_blocks = kBlocksOfPage;
-  if (!may_be_kept)
+  const bool has_to_show_block = open.may_hide_stores() && status.st_blocks == 0 && status.st_size > 0;
+  if (has_to_show_block) entry.attributes.st_blocks = kBlocksOfPage;
+  if (!may_be_kept || has_to_show_block)
     entry.attributes_seconds = 0;
   else if (changes_unseen)
     entry.attributes_seconds = steady_attributes_.are_steady(node.id, status) ? kMomentSeconds : 0;
@@ -317,7 +317,7 @@ Result<std::string> Operations::read_link_of_kernel(NodeId id) {
     if (!text || link_allowed(*text, node->zone, std::nullopt)) return text;
     if (nodes_.is_misplaced(id)) return fail_errno(ESTALE);
     // A dead daemon's move stands in the node table, and the kernel hears of it when the request comes again.
-    if (state_.has_old_changes()) {
+    if (state_.has_old_changes_of_names()) {
       if (i >= kMostWaits) return fail_errno(ESTALE);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       continue;

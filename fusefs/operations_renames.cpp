@@ -137,16 +137,22 @@ std::vector<NodeId> Operations::name_moved(const Directory& from, const char* na
   }
   attributes_changed(from.id);
   if (to.id != from.id) attributes_changed(to.id);
-  if (const auto id = nodes_.id_of(source_key)) attributes_changed(*id);
+  if (const auto id = nodes_.id_of(source_key)) moved_inode_changed(*id, source, from, to);
   add_links_to_recheck(source, from, to, links);
   if (exchanged) {
     const auto epoch = changes_.epoch();
     for (const auto& key : {source_key, target_key})
       if (const auto id = nodes_.id_of(key)) nodes_.set_coverage(*id, epoch, NodeTable::Coverage::kWhole);
-    if (const auto id = nodes_.id_of(target_key)) attributes_changed(*id);
+    if (const auto id = nodes_.id_of(target_key)) moved_inode_changed(*id, *exchanged, from, to);
     add_links_to_recheck(*exchanged, to, from, links);
   }
   return links;
+}
+
+void Operations::moved_inode_changed(NodeId id, const struct stat& moved, const Directory& from,
+                                     const Directory& to) {
+  attributes_changed(id);
+  if (S_ISDIR(moved.st_mode) && from.id != to.id) kernel_.inode(id);
 }
 
 void Operations::add_links_to_recheck(const struct stat& moved, const Directory& from, const Directory& to,

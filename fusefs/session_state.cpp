@@ -348,9 +348,10 @@ bool SessionState::has_unclaimed() const {
   return false;
 }
 
-bool SessionState::has_old_changes() const {
+bool SessionState::has_old_changes_of_names() const {
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
-    if ((*slots_)[slot].is_old && header().changes[slot].fact) return true;
+    if (const auto fact = header().changes[slot].fact; (*slots_)[slot].is_old && fact && !(fact & kNoName))
+      return true;
   return false;
 }
 

@@ -29,6 +29,8 @@ using Stream = std::unique_ptr<DIR, int (*)(DIR*)>;
 
 class Directories : public MountedSession {
  protected:
+  static constexpr int kMostTries = 100'000;
+
   static Stream open_stream(const fs::path& path) { return {::opendir(path.c_str()), ::closedir}; }
 
   fs::path filled(int count) {
@@ -54,6 +56,35 @@ TEST_F(Directories, DotAndDotDotHaveTheNumbersThatStatTells) {
     }
     EXPECT_GE(seen, here == mount() ? 1 : 2) << here;
   }
+}
+
+TEST_F(Directories, DotDotIsTheDirectoryThatItsOwnWasMovedTo) {
+  const auto one = outputs() / "one", two = outputs() / "two";
+  fs::create_directories(one / "moved");
+  fs::create_directories(two / "other");
+  const auto listed_parent = [](const fs::path& here) {
+    const auto stream = open_stream(here);
+    ino_t parent = 0;
+    while (const dirent* row = ::readdir(stream.get()))  // to its end: else the kernel keeps none
+      if (std::string_view(row->d_name) == "..") parent = row->d_ino;
+    return parent;
+  };
+  const auto is_listed_in = [&](const fs::path& here) {  // as soon as the kernel was told
+    int tries = 0;
+    while (listed_parent(here) != stat_of(here.parent_path()).st_ino && ++tries < kMostTries)
+      std::this_thread::yield();
+    return tries < kMostTries;
+  };
+  EXPECT_TRUE(is_listed_in(one / "moved"));
+  EXPECT_TRUE(is_listed_in(two / "other"));
+  ASSERT_OK(::rename((one / "moved").c_str(), (two / "moved").c_str()));
+  EXPECT_TRUE(is_listed_in(two / "moved"));
+  fs::create_directory(one / "third");
+  EXPECT_TRUE(is_listed_in(one / "third"));
+  ASSERT_OK(
+      ::renameat2(AT_FDCWD, (one / "third").c_str(), AT_FDCWD, (two / "other").c_str(), RENAME_EXCHANGE));
+  EXPECT_TRUE(is_listed_in(one / "third"));
+  EXPECT_TRUE(is_listed_in(two / "other"));
 }
 
 TEST_F(Directories, ThousandsOfEntriesAreListedOnceEach) {

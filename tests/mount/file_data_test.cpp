@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 
 #include "tests/support/mounted_session.h"
 
@@ -125,6 +126,17 @@ TEST_F(FileData, WhatWasStoredThroughAMappingIsNoHole) {
   mapping.put(kAt + 4096, "more");
   EXPECT_EQ(::lseek(file.get(), kAt, SEEK_HOLE), static_cast<off_t>(kAt + 8192));
   EXPECT_EQ(read(open_file(outputs() / "f", O_RDONLY)).substr(kAt, 6), "stored");
+}
+
+TEST_F(FileData, AHoleHasNoBlocksOnceNobodyCanStoreInIt) {
+  const auto path = outputs() / "f";
+  auto file = open_file(path, O_CREAT | O_RDWR);
+  ASSERT_OK(::ftruncate(file.get(), 1 << 20));
+  stat_of(path);
+  const auto releases = count_of("RELEASE");
+  file.reset();
+  while (count_of("RELEASE") == releases) std::this_thread::yield();
+  EXPECT_EQ(stat_of(path).st_blocks, 0);
 }
 
 TEST_F(FileData, WhatWasStoredThroughAMappingIsReadByPath) {

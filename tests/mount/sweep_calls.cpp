@@ -188,6 +188,14 @@ const std::vector<Call>& sweep_calls() {
        append_records, "file", kBob},
       {"open", "echo content > file", [](const fs::path& here) { return read(here / "file"); }, ""},
       {"open that truncates", "echo content > file", truncate_by_open, "file"},
+      {"open for writing that truncates", "echo content > file",
+       [](const fs::path& here) { return answer_of_open(here / "file", O_WRONLY | O_TRUNC); }, "file"},
+      {"allocate more", "echo content > file",
+       [](const fs::path& here) {
+         const FileDescriptor file(::open((here / "file").c_str(), O_WRONLY | O_CLOEXEC));
+         return ANSWER_OF(::fallocate(file.get(), 0, 4, 100));
+       },
+       "file"},
       {"allocate", "echo content > file",
        [](const fs::path& here) {
          const FileDescriptor file(::open((here / "file").c_str(), O_RDWR | O_CLOEXEC));
