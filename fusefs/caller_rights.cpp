@@ -59,14 +59,19 @@ bool is_in_group(const Request& request, gid_t gid) {
   return false;
 }
 
-bool has_capability(const Request& request, int capability) {
-  if (request.uid != 0) return false;
+bool is_capable(const Request& request, int capability) {
   const auto effective = status_of(request.pid, "CapEff:");
-  return effective.empty() || has(effective, capability);
+  struct stat theirs {};
+  struct stat ours {};
+  if (effective.empty() ||
+      ::stat(("/proc/" + std::to_string(request.pid) + "/ns/user").c_str(), &theirs) != 0 ||
+      ::stat("/proc/self/ns/user", &ours) != 0)
+    return request.uid == 0;
+  return has(effective, capability) && theirs.st_ino == ours.st_ino;
 }
 
-bool may_set_group_id(const Request& request, gid_t gid) {
-  return is_in_group(request, gid) || has_capability(request, CAP_FSETID);
+bool may_set_group_id(const Request& request, const struct stat& inode) {
+  return is_in_group(request, inode.st_gid) || is_capable_over(request, inode, CAP_FSETID);
 }
 
 bool is_owner_or_capable(const Request& request, const struct stat& inode, int capability) {

@@ -14,12 +14,13 @@ Request request_of(const Caller& caller);
 
 /// Whether a process is in a group, as its supplementary groups go.
 bool is_in_group(const Request& request, gid_t gid);
-/// Whether the caller is root and did not give this capability up (capabilities(7)).
-bool has_capability(const Request& request, int capability);
+/// Whether the caller has a capability (capabilities(7)) that is not only one of a user namespace (capable()
+/// in kernel/capability.c).
+bool is_capable(const Request& request, int capability);
 
-/// Whether the caller may leave a file of this group its set-group-ID bit (in_group_or_capable() in
+/// Whether the caller may leave an inode, of its group, the set-group-ID bit (in_group_or_capable() in
 /// fs/inode.c).
-bool may_set_group_id(const Request& request, gid_t gid);
+bool may_set_group_id(const Request& request, const struct stat& inode);
 
 /// Whether the caller owns an inode, or has a capability over it: root's, or in a container that of its root
 /// over what belongs to users and groups of the container (user_namespaces(7); capable_wrt_inode_uidgid() in

@@ -69,12 +69,13 @@ std::optional<mode_t> mode_of_acl(std::span<const char> value) {
 }
 
 // Whether an extended attribute was there before a request to make or remove it was begun.
-constexpr std::uint64_t kAttributeAbsent = SessionState::kNoName | 1;
-constexpr std::uint64_t kAttributePresent = SessionState::kNoName | 2;
+constexpr std::uint64_t kAttributeAbsent = SessionState::kNoInode | 1;
+constexpr std::uint64_t kAttributePresent = SessionState::kNoInode | 2;
 
-/// What a write by this caller leaves of a mode (setattr_should_drop_suidgid, linux/fs/attr.c).
-mode_t without_privileges(mode_t mode, gid_t gid, const Request& request) {
-  const bool drops_group = (mode & S_ISGID) && ((mode & S_IXGRP) || !may_set_group_id(request, gid));
+/// What a write by this caller leaves of the mode (setattr_should_drop_suidgid, linux/fs/attr.c).
+mode_t without_privileges(const struct stat& inode, const Request& request) {
+  const mode_t mode = inode.st_mode;
+  const bool drops_group = (mode & S_ISGID) && ((mode & S_IXGRP) || !may_set_group_id(request, inode));
   return mode & ~(S_ISUID | (drops_group ? S_ISGID : 0u));
 }
 
@@ -221,7 +222,7 @@ Result<SetAttributes> Operations::judged(const Request& request, const Node& nod
   const bool is_own_group = !wanted.gid || *wanted.gid == inode.st_gid || is_in_group(request, *wanted.gid);
   const bool gives_own = request.uid == inode.st_uid && keeps_owner && is_own_group;
   if (gives_away && !gives_own && !is_owner_or_capable(request, inode, CAP_CHOWN)) return fail_errno(EPERM);
-  if (wanted.mode && (*wanted.mode & S_ISGID) && !may_set_group_id(request, inode.st_gid))
+  if (wanted.mode && (*wanted.mode & S_ISGID) && !may_set_group_id(request, inode))
     *wanted.mode &= ~static_cast<mode_t>(S_ISGID);
   return wanted;
 }
@@ -232,7 +233,7 @@ mode_t Operations::judged_mode(const Request& request, const Directory& director
   struct stat parent {};
   if (!rule_of(directory.zone).changes_underneath || (mode & kRunsAsGroup) != kRunsAsGroup) return mode;
   const bool is_judged = ::fstat(directory.file.get(), &parent) == 0 &&
-                         (!(parent.st_mode & S_ISGID) || may_set_group_id(request, parent.st_gid));
+                         (!(parent.st_mode & S_ISGID) || may_set_group_id(request, parent));
   return is_judged ? mode : mode & ~static_cast<mode_t>(S_ISGID);
 }
 
@@ -258,16 +259,14 @@ Result<std::optional<mode_t>> Operations::mode_to_set(const Request& request, co
   struct stat status {};
   if (::fstat(file, &status) != 0) return fail_errno(errno);
   if (S_ISDIR(status.st_mode) || !(status.st_mode & (S_ISUID | S_ISGID))) return std::nullopt;
-  if (request.unless_capable && has_capability(request, CAP_FSETID)) return std::nullopt;
-  const mode_t kept = without_privileges(status.st_mode, status.st_gid, request);
+  if (request.unless_capable && is_capable(request, CAP_FSETID)) return std::nullopt;
+  const mode_t kept = without_privileges(status, request);
   if (kept == status.st_mode) return std::nullopt;
-  // The kernel asks for the same when a write clears the bits, and for a chown(2) to nobody else that a
-  // stranger may not do. Whether root may chown(2) was judged by another capability.
-  const bool is_nobodys_chown = wanted.owner_touched && nodes_.open_state(node.id).writers == 0;
-  const bool is_roots_chown = request.uid == 0 && (wanted.uid || wanted.gid);
-  if ((is_nobodys_chown || is_roots_chown) && request.uid != status.st_uid &&
-      !has_capability(request, CAP_FOWNER))
-    return fail_errno(EPERM);
+  // To clear them is to change the mode, for which the right to chown(2) is not enough. The kernel asks for
+  // the same when a write clears them, and for a chown(2) to nobody else.
+  const bool is_chown =
+      wanted.uid || wanted.gid || (wanted.owner_touched && nodes_.open_state(node.id).writers == 0);
+  if (is_chown && !is_owner_or_capable(request, status, CAP_FOWNER)) return fail_errno(EPERM);
   return kept;
 }
 
@@ -388,7 +387,7 @@ Result<void> Operations::set_acl(const Request& request, const Node& node, std::
   if (::fstat((*file)->get(), &status) != 0) return fail_errno(errno);
   SetAttributes wanted;
   wanted.mode = (status.st_mode & 07000) | *permissions;
-  if ((status.st_mode & S_ISGID) && !may_set_group_id(request, status.st_gid))
+  if ((status.st_mode & S_ISGID) && !may_set_group_id(request, status))
     *wanted.mode &= ~static_cast<mode_t>(S_ISGID);
   const auto allowed = judged(request, node, (*file)->get(), wanted);
   if (!allowed) return fail(allowed.error());

@@ -319,19 +319,36 @@ TEST_F(Permissions, SetIdBitsAreClearedAsOnAnyFileSystem) {
       {"root without CAP_FOWNER",
        [](const std::function<void()>& body) { as_root_without({CAP_FOWNER}, body); }},
   };
+  static constexpr std::pair<const char*, As> kStrangers[] = {
+      {"bob", [](const std::function<void()>& body) { as_user(kBob, body); }},
+      {"bob with CAP_FSETID",
+       [](const std::function<void()>& body) { as_user_with(kBob, {CAP_FSETID}, body); }},
+      {"bob with CAP_FOWNER",
+       [](const std::function<void()>& body) { as_user_with(kBob, {CAP_FOWNER}, body); }},
+      {"bob with CAP_CHOWN",
+       [](const std::function<void()>& body) { as_user_with(kBob, {CAP_CHOWN}, body); }},
+      {"bob with CAP_CHOWN and CAP_FOWNER",
+       [](const std::function<void()>& body) {
+         as_user_with(kBob, {CAP_CHOWN, CAP_FOWNER}, body);
+       }},
+  };
   expect_as_native([](const fs::path& here, std::ostream& log) {
-    for (const auto& [maker, as] : kMakers)
-      for (const auto& [name, change] : kChanges)
-        for (const mode_t mode : {06777U, 04755U, 02755U, 02644U, 06666U}) {
-          const auto file = here / "file";
-          write(file, "content");
-          ::chown(file.c_str(), kAlice.uid, kAlice.gid);
-          ::chmod(file.c_str(), mode);
-          as([&, change = change] { log << change(file) << " "; });
-          log << name << " by " << maker << " of 0" << std::oct << mode << ": 0" << mode_of(file) << std::dec
-              << "\n";
-          ::unlink(file.c_str());
-        }
+    const auto log_all = [&](const auto& makers, std::initializer_list<mode_t> modes) {
+      for (const auto& [maker, as] : makers)
+        for (const auto& [name, change] : kChanges)
+          for (const mode_t mode : modes) {
+            const auto file = here / "file";
+            write(file, "content");
+            ::chown(file.c_str(), kAlice.uid, kAlice.gid);
+            ::chmod(file.c_str(), mode);
+            as([&, change = change] { log << change(file) << " "; });
+            log << name << " by " << maker << " of 0" << std::oct << mode << ": 0" << mode_of(file)
+                << std::dec << "\n";
+            ::unlink(file.c_str());
+          }
+    };
+    log_all(kMakers, {06777, 04755, 02755, 02644, 06666});
+    log_all(kStrangers, {06777, 04767, 02767, 02666, 06666});  // they can write to it
   });
 }
 

@@ -76,14 +76,43 @@ void as_user(const User& user, const std::function<void()>& body) {
   if (!became) throw std::runtime_error("cannot act as another user");
 }
 
+namespace {
+
+using CapabilitySets = std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3>;
+
+/// Of the calling thread.
+void change_capabilities(const std::function<void(CapabilitySets& sets)>& change) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  CapabilitySets sets{};
+  if (::syscall(SYS_capget, &header, sets.data()) != 0) throw std::runtime_error("capget");
+  change(sets);
+  if (::syscall(SYS_capset, &header, sets.data()) != 0) throw std::runtime_error("capset");
+}
+
+}  // namespace
+
 void as_root_without(std::initializer_list<int> capabilities, const std::function<void()>& body) {
   as_user({}, [&] {
-    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-    std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> sets{};
-    if (::syscall(SYS_capget, &header, sets.data()) != 0) throw std::runtime_error("capget");
-    for (const int capability : capabilities)
-      sets.at(CAP_TO_INDEX(capability)).effective &= ~CAP_TO_MASK(capability);
-    if (::syscall(SYS_capset, &header, sets.data()) != 0) throw std::runtime_error("capset");
+    change_capabilities([&](CapabilitySets& sets) {
+      for (const int capability : capabilities)
+        sets.at(CAP_TO_INDEX(capability)).effective &= ~CAP_TO_MASK(capability);
+    });
+    body();
+  });
+}
+
+void as_user_with(const User& user, std::initializer_list<int> capabilities,
+                  const std::function<void()>& body) {
+  as_user({}, [&] {
+    ::prctl(PR_SET_KEEPCAPS, 1);
+    if (!become(user)) throw std::runtime_error("become");
+    change_capabilities([&](CapabilitySets& sets) {
+      sets = {};
+      for (const int capability : capabilities) {
+        auto& set = sets.at(CAP_TO_INDEX(capability));
+        set.permitted = set.effective |= CAP_TO_MASK(capability);
+      }
+    });
     body();
   });
 }

@@ -29,6 +29,10 @@ void as_user(const User& user, const std::function<void()>& body);
 /// Runs `body` as root who gave these capabilities up, as as_user() does.
 void as_root_without(std::initializer_list<int> capabilities, const std::function<void()>& body);
 
+/// Runs `body` as a user with these capabilities and no others, as as_user() does.
+void as_user_with(const User& user, std::initializer_list<int> capabilities,
+                  const std::function<void()>& body);
+
 /// Becomes that user in this process or, being raw system calls, in this thread alone.
 bool become(const User& user);
 
