@@ -224,10 +224,12 @@ Result<void> Capture::folder(Node& node, int parent, const std::string& path) {
   if (!fd) return unreadable(Error::from_errno(errno, ""), path);
   auto identity = identity_of(fd.get());
   if (!identity) return unreadable(identity.error(), path);
-  if (!expected || *expected != *identity)
-    node.marks |= kMarkWhole;
-  else if (!node.origin.empty())
+  const bool is_recognized = expected && *expected == *identity;
+  if (!is_recognized) node.marks |= kMarkWhole;
+  if (is_recognized && !node.origin.empty())
     moves_.emplace_back(known, path);
+  else
+    leave_origin(node);
   return {};
 }
 
@@ -254,12 +256,19 @@ Result<void> Capture::link(Node& node, int parent, const struct stat& status, co
 
 Result<void> Capture::remove(Node& node) {
   if (auto forgotten = tree_.forget(node); !forgotten) return forgotten;
-  if (trust_.index && node.known && node.origin.empty()) trust_.index->removed(node.path());
+  const bool is_known_here = node.known && (node.origin.empty() || !trust_.recognizes);
+  if (trust_.index && is_known_here) trust_.index->removed(node.path());
   if (Node* parent = node.parent) {
     parent->touch();
     parent->take_child(node.name);
   }
   return {};
+}
+
+/// Nothing at the path that this was moved away from is what the index has there.
+void Capture::leave_origin(const Node& node) {
+  if (trust_.recognizes && node.known && !node.origin.empty())
+    moves_.emplace_back(node.origin, std::string());
 }
 
 Result<void> Capture::set_attributes(Node& node, Attributes attributes) {
@@ -285,9 +294,11 @@ Result<void> Capture::tell_progress() {
 }
 
 /// Folders that were recognised keep what the index knows of them, under their new paths. They may have
-/// changed places with each other, so all of them first go out of the way.
+/// changed places with each other and with what is gone, so all of them first go out of the way.
 void Capture::log_moves() {
-  if (!trust_.index) return;
+  auto lost = tree_.take_lost_origins();
+  if (!trust_.index || !trust_.recognizes) return;
+  for (auto& origin : lost) moves_.emplace_back(std::move(origin), std::string());
   std::sort(moves_.begin(), moves_.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::size_t number = 0;
   for (auto& [from, to] : moves_) {
@@ -296,7 +307,8 @@ void Capture::log_moves() {
     from = std::move(aside);
   }
   std::sort(moves_.begin(), moves_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  for (const auto& [aside, to] : moves_) trust_.index->moved(aside, to);
+  for (const auto& [aside, to] : moves_)
+    to.empty() ? trust_.index->removed(aside) : trust_.index->moved(aside, to);
 }
 
 }  // namespace okcvm::snapshots

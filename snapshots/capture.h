@@ -73,6 +73,7 @@ class Capture final {
   Result<void> follow_model(const std::string& path, const std::string& model);
 
   Result<void> remove(Node& node);
+  void leave_origin(const Node& node);
   Result<void> set_attributes(Node& node, Attributes attributes);
   void set_size(Node& node, std::uint64_t size);
   Result<void> tell_progress();
@@ -87,8 +88,9 @@ class Capture final {
   std::uint64_t told_at_bytes_ = 0;  // of found_.bytes, when progress was last told
   std::int64_t now_ns_ = 0;
   std::map<std::uint64_t, LinkedInode> linked_;
-  std::vector<std::string> alone_;                          // files of one link that had more
-  std::vector<std::pair<std::string, std::string>> moves_;  // of folders, from and to
+  std::vector<std::string> alone_;  // files of one link that had more
+  // Of folders, from and to; of anything that is to be forgotten, to nowhere.
+  std::vector<std::pair<std::string, std::string>> moves_;
 };
 
 }  // namespace okcvm::snapshots

@@ -59,6 +59,7 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
   // store without a trace.
   const bool reads = needs_reading(node, status) || (trust_.by_stat && has_writers(fd.get()).value_or(true));
   bool is_mapped = false;
+  leave_origin(node);
   if (auto made = tree_.become(node, NodeType::kFile); !made) return made;
   if (reads) {
     auto size = static_cast<std::uint64_t>(status.st_size);

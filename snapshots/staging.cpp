@@ -193,8 +193,9 @@ FileDescriptor Staging::take_ahead(const Node& node, int parent, const std::stri
   found->second.pop_back();
   if (found->second.empty()) ahead_.erase(found);
   ahead_bytes_ -= node.size;
-  if (::renameat2(folder(), ahead.c_str(), parent, name.c_str(), RENAME_NOREPLACE) != 0) return {};
-  return FileDescriptor(::openat(parent, name.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
+  FileDescriptor file(::openat(folder(), ahead.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!file || ::renameat2(folder(), ahead.c_str(), parent, name.c_str(), RENAME_NOREPLACE) != 0) return {};
+  return file;
 }
 
 Result<void> Staging::build_file(const Node& node, const Place& place, int parent) {

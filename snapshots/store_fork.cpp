@@ -82,7 +82,13 @@ Result<void> GitStore::write_out(const Commit& commit, const StoreConfig& target
   fault_point("fork.publish");
   if (::renameat2(AT_FDCWD, draft.c_str(), AT_FDCWD, target.workspace.c_str(), RENAME_NOREPLACE) != 0)
     return fail_errno(errno, kWhat);
-  return {};
+  const FileDescriptor folder(
+      ::open(target.workspace.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder && ::fsync(folder.get()) == 0) return {};
+  const int error = errno;
+  std::error_code ignored;
+  std::filesystem::remove_all(target.workspace, ignored);
+  return fail_errno(error, kWhat);
 }
 
 Result<Snapshot> GitStore::fork_locked(const std::string& snapshot, const StoreConfig& target,

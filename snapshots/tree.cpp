@@ -166,7 +166,18 @@ Result<void> Tree::forget(Node& node) {
   const std::string path = node.path();
   links_.remove_tree(path);
   left_out_.remove_tree(path);
+  note_lost_origins(node);
   return {};
+}
+
+void Tree::note_lost_origins(const Node& top) {
+  std::vector<const Node*> nodes{&top};
+  while (!nodes.empty()) {
+    const Node& node = *nodes.back();
+    nodes.pop_back();
+    if (node.known && !node.origin.empty()) lost_origins_.push_back(node.origin);
+    for (const auto& child : node.children) nodes.push_back(child.get());
+  }
 }
 
 Tree::Moving Tree::take(Node& node) {

@@ -2,7 +2,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "policy/error.h"
 #include "policy/rel_path.h"
@@ -50,6 +53,8 @@ class Tree final {
   Result<Node*> find(const RelPath& path) const;
   /// Takes a node and all below it out of the totals and lists. The node itself is the caller's to remove.
   Result<void> forget(Node& node);
+  /// Where what was forgotten since they were last taken had been moved away from (Node::origin).
+  std::vector<std::string> take_lost_origins() { return std::exchange(lost_origins_, {}); }
   /// A node, with all below it, on its way to another name.
   struct Moving {
     std::unique_ptr<Node> node;
@@ -71,6 +76,7 @@ class Tree final {
   bool settle(std::size_t most);
 
  private:
+  void note_lost_origins(const Node& top);
   Result<void> write_directory(Node& directory, Batch& batch);
   static std::size_t settle(Node& node);
   static std::size_t unload_lowest(Node& directory);
@@ -81,6 +87,7 @@ class Tree final {
   PathTable left_out_;
   Oid links_oid_, left_out_oid_;  // what they are stored as, unless they have changed
   Totals totals_;
+  std::vector<std::string> lost_origins_;
 };
 
 }  // namespace okcvm::snapshots

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <future>
 
+#include "snapshots/stat_index.h"
 #include "tests/snapshots/fixture.h"
 
 namespace okcvm::test {
@@ -81,6 +82,38 @@ TEST_F(SnapshotTest, ARenamedFolderIsNotReadAgain) {
   EXPECT_LE(taken.stats.changed, 4u);
   EXPECT_EQ(taken.stats.bytes_read, 22u);
   expect_exact(taken);
+}
+
+TEST_F(SnapshotTest, TheIndexForgetsWhatWasMovedAsideAndRemoved) {
+  make_zones();
+  shell(
+      "mkdir outputs/build outputs/kept; echo x > outputs/build/f; echo y > outputs/kept/f; echo z > "
+      "outputs/g");
+  snapshot();
+  const auto move = [&](const std::string& from, const std::string& to) {
+    std::filesystem::rename(in(from), in(to));
+    record_.note(ChangeKind::kMoved, from, to);
+  };
+  move("outputs/build", "outputs/old");
+  std::filesystem::remove_all(in("outputs/old"));
+  record_.note(ChangeKind::kTree, "outputs/old");
+  move("outputs/kept", "outputs/build");  // it takes the place of what is gone
+  move("outputs/g", "outputs/h");
+  const auto taken = snapshot();
+  const auto folder = open_file(repository() / "okcvm", O_RDONLY | O_DIRECTORY);
+  snapshots::StatIndex index(folder.get());
+  index.set_base(*snapshots::Oid::parse(taken.id.text()));
+  for (const auto& [path, is_known] :
+       {std::pair("outputs/build/f", true), std::pair("outputs/h", true), std::pair("outputs/old/f", false),
+        std::pair("outputs/kept/f", false), std::pair("outputs/g", false)})
+    EXPECT_EQ(index.file(path).has_value(), is_known) << path;
+  EXPECT_EQ(index.file("outputs/build/f")->inode, stat_of(in("outputs/build/f")).st_ino);
+  move("outputs/build", "outputs/away");
+  std::filesystem::remove_all(in("outputs/away"));
+  record_.note(ChangeKind::kTree, "outputs/away");
+  index.set_base(*snapshots::Oid::parse(snapshot().id.text()));
+  EXPECT_FALSE(index.file("outputs/build/f"));
+  EXPECT_FALSE(index.folder("outputs/build"));
 }
 
 TEST_F(SnapshotTest, ARenameThatWasRecordedButRefusedIsNotBelieved) {
