@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "tests/support/process.h"
 #include "tests/tools/daemon_fixture.h"
 
@@ -355,6 +357,20 @@ TEST_F(DaemonSnapshots, StandBesideCheckpoints) {
   EXPECT_EQ(post("checkpoints", {{"data", 1}, {"parent_id", "none"}}).code(), "not_found");
   EXPECT_EQ(post("checkpoints", {{"data", 1}, {"snapshot", "none"}}).code(), "unknown_snapshot");
   EXPECT_EQ(post("checkpoints").code(), "invalid_request");
+}
+
+TEST_F(DaemonSnapshots, AreThoseOfTheHeadThoughCheckpointsAreRestoredAtOnce) {
+  for (const std::string id : {"a", "b"}) {
+    write(file(), id);
+    ASSERT_EQ(post("checkpoints", {{"id", id}, {"data", id}, {"snapshot", true}}).status, 201);
+  }
+  for (int round = 0; round < 60 && !HasFailure(); ++round) {
+    std::vector<std::thread> clients;
+    for (const std::string id : {"a", "b"})
+      clients.emplace_back([&, id] { EXPECT_EQ(post("checkpoints/" + id + "/restore").status, 200); });
+    for (auto& client : clients) client.join();
+    EXPECT_EQ(get("checkpoints/latest")["id"], read(file()));
+  }
 }
 
 TEST_F(DaemonSnapshots, AreReachedByTheOlderRoutes) {

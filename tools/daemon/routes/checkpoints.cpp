@@ -95,6 +95,8 @@ Result<Response> save_checkpoint(Exchange& exchange) {
   if (auto ended = fields.end(); !ended) return fail(ended.error());
 
   auto& sessions = exchange.service.sessions;
+  const auto alone = exchange.session->checkpoint_gate().alone();
+  if (!alone) return fail(alone.error());
   // Refused before a snapshot is taken for it.
   if (auto taken = sessions.can_add_checkpoint(*exchange.session, checkpoint); !taken)
     return fail(taken.error());
@@ -133,6 +135,8 @@ Result<Response> load_checkpoint(Exchange& exchange) {
 
 Result<Response> restore_checkpoint(Exchange& exchange) {
   if (auto ended = Fields(exchange.request).end(); !ended) return fail(ended.error());
+  const auto alone = exchange.session->checkpoint_gate().alone();
+  if (!alone) return fail(alone.error());
   auto checkpoint = find_checkpoint(exchange);
   if (!checkpoint) return fail(checkpoint.error());
   auto& sessions = exchange.service.sessions;
@@ -145,7 +149,12 @@ Result<Response> restore_checkpoint(Exchange& exchange) {
     if (!result) return fail(result.error());
     restored = view_of_restore(false, *result);
   }
-  if (auto set = sessions.set_head(*exchange.session, checkpoint->id); !set) return fail(set.error());
+  if (auto set = sessions.set_head(*exchange.session, checkpoint->id); !set) {
+    Error error = set.error();
+    if (checkpoint->snapshot)
+      error.message = "the files are restored, but the checkpoint is not the head: " + error.message;
+    return fail(std::move(error));
+  }
   return json_response(
       {{"checkpoint", view_with_data(*checkpoint, checkpoint->id)}, {"restored", std::move(restored)}});
 }

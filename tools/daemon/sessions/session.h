@@ -72,6 +72,9 @@ class Session final {
   const SessionId& id() const { return id_; }
   uid_t owner() const { return owner_; }
   SessionGate& gate() { return gate_; }
+  /// Before the gate, and alone: for who takes or restores a snapshot and then says which checkpoint that is
+  /// the files of.
+  SessionGate& checkpoint_gate() { return checkpoint_gate_; }
 
   SessionRecord record() const EXCLUDES(mutex_);
   /// The record as its mount shows it: without a workdir that could not be bound this time, and with the
@@ -107,6 +110,7 @@ class Session final {
   const SessionId id_;
   const uid_t owner_;
   SessionGate gate_;
+  SessionGate checkpoint_gate_;
   std::atomic<std::int64_t> touched_;
   std::atomic<std::int64_t> saved_;
 
