@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <limits>
 #include <utility>
 
 #include "fusefs/protocol.h"
@@ -72,7 +73,8 @@ void Backings::settle() {
     close(closing);
   std::int32_t last = state_.last_backing();
   for (const auto& backing : backings) last = std::max(last, backing.second);
-  for (std::int32_t id = last + 1; id <= last + kMostLost; ++id) close(id);
+  const auto most = std::min<std::int64_t>(kMostLost, std::numeric_limits<std::int32_t>::max() - last);
+  for (std::int32_t i = 1; i <= most; ++i) close(last + i);
   for (const auto& [id, backing_id] : backings) {
     if (nodes_.open_state(id).opens) continue;
     if (may_be_kept(id) && kept_.size() < kMostKept && kept_in_all < kMostKeptInAll)

@@ -110,7 +110,8 @@ void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino
   std::optional<SessionState::Change> change;
   const auto rename = gated(request, [&](Operations& fs) {
     const auto source = fs.status_at(node(parent), name);
-    change.emplace(begin_change(request, source ? source->st_ino : 0));
+    const std::uint64_t exchanges = flags & RENAME_EXCHANGE ? Operations::kExchanges : 0;
+    change.emplace(begin_change(request, source ? source->st_ino | exchanges : 0));
     return fs.rename(asker(request), node(parent), name, source, node(new_parent), new_name, flags);
   });
   // The kernel moves what it knows of the names when it has the answer: no text of a link may be left by
@@ -160,7 +161,7 @@ void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int 
     wanted.modified = (which & FUSE_SET_ATTR_MTIME_NOW) ? now : attributes->st_mtim;
   std::optional<SessionState::Change> change;
   answer(request,
-         gated_after_leases(request, 0, &change, SessionState::kNoName,
+         gated_after_leases(request, 0, &change, SessionState::kNoInode,
                             [=](Operations& fs) {
                               Request who = asker(request);
                               who.kill_privileges =
@@ -193,7 +194,7 @@ void on_setxattr(fuse_req_t request, fuse_ino_t id, const char* name, const char
   answer_done(request, gated(request, [&](Operations& fs) {
                 const bool must_make = flags & XATTR_CREATE;
                 change.emplace(begin_change(
-                    request, must_make ? fs.attribute_fact(node(id), name) : SessionState::kNoName));
+                    request, must_make ? fs.attribute_fact(node(id), name) : SessionState::kNoInode));
                 return fs.set_extended_attribute(asker(request), node(id), name, {value, size}, flags);
               }));
 }
@@ -282,7 +283,7 @@ void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
   const bool changes = (wanted->flags & O_ACCMODE) != O_RDONLY || empties;
   std::optional<SessionState::Change> change;
   const auto open = gated_after_leases(
-      request, wanted->flags, changes ? &change : nullptr, empties ? SessionState::kNoName : 0,
+      request, wanted->flags, changes ? &change : nullptr, empties ? SessionState::kNoInode : 0,
       [=](Operations& fs) {
         Request who = asker(request);
         who.may_have_run = Channel::current().resent();
@@ -373,7 +374,7 @@ void on_fsync(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_info*)
 void on_fallocate(fuse_req_t request, fuse_ino_t id, int mode, off_t offset, off_t length, fuse_file_info*) {
   std::optional<SessionState::Change> change;  // until it is answered
   answer_done(request, [&] {
-    change.emplace(begin_change(request, SessionState::kNoName));
+    change.emplace(begin_change(request, SessionState::kNoInode));
     return dispatcher_of(request).operations.allocate(writer(request), node(id), mode, offset, length);
   });
 }
@@ -396,7 +397,7 @@ void on_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, 
     return void(fuse_reply_err(request, ENOSYS));  // the kernel does not ask again
   std::optional<SessionState::Change> change;      // until it is answered
   const auto copy = [&] {
-    change.emplace(begin_change(request, SessionState::kNoName));
+    change.emplace(begin_change(request, SessionState::kNoInode));
     return dispatcher_of(request).operations.copy_range(writer(request), node(from), from_offset, node(to),
                                                         to_offset, length);
   };

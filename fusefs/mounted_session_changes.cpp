@@ -1,5 +1,7 @@
 // What changed in a session, and what the kernel is told of what the daemon itself changes.
 
+#include <algorithm>
+
 #include "fusefs/mounted_session.h"
 
 namespace okcvm::fusefs {
@@ -87,6 +89,8 @@ void MountedSession::tell_everything() {
   for (const Node& node : nodes_.directories())  // also those of which it is not known where they are
     if (rule_of(node.zone).snapshotted) directories.push_back(node.id);
   for (const NodeId id : directories) add_names_in(id, paths);
+  std::sort(paths.begin(), paths.end());
+  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
   const auto late = notifier_.times_late();
   hold()->invalidate(paths);
   for (const NodeId id : directories) operations_.have_found(id);

@@ -218,6 +218,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   row.handle = found.handle.bytes;
   clear_name(row);
   place(row, found.parent, found.name);
+  index_.make_room(key_of());  // what has an id must be found
   const NodeId id{(std::uint64_t{++row.generation} << 32) | *slot};
   fault_point("nodes.made");
   row.id.store(id.value);
@@ -233,6 +234,7 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   Handout::given_back(id);
   row->lookups -= std::min(row->lookups, count);
   if (row->lookups) return {};
+  free_.push_back(id.slot());  // first: it may need memory
   if (!row->dead) index_.erase(id.slot(), key_of());
   if (auto& epoch = header_of(region_).uncovered_epoch; !row->dead && row->coverage == Coverage::kKnown)
     epoch = std::max(epoch, row->coverage_epoch);
@@ -244,7 +246,6 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   former_.erase(id.slot());
   children_.take(id.slot());
   kernel_.forget(id);
-  free_.push_back(id.slot());
   --live_;
   return forgotten;
 }

@@ -171,6 +171,8 @@ class Operations {
   /// The same for the kernel, which may still have the link where it stood before a rename: ESTALE has it
   /// look again.
   Result<std::string> read_link_of_kernel(NodeId id);
+  /// In the fact of a rename, besides the inode number of what it moves: another inode goes the other way.
+  static constexpr std::uint64_t kExchanges = std::uint64_t{1} << 61;
   /// It begins to list a directory now, and will keep that.
   void kernel_lists(NodeId id);
   /// Visits the names from `offset` on until `visit` answers false or no more are `wanted`.
@@ -396,6 +398,8 @@ class Operations {
   void name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode = 0);
   bool is_last_name(std::optional<NodeId> id, const struct stat& status) const;
   Result<std::string> link_text(const Node& node, struct stat& status);
+  /// Whether a dead daemon may have moved a node, or what it is in, and the kernel not have heard of it yet.
+  bool may_be_moving(const Node& node);
   /// Whether this text of a link leads to nothing outside of the session from where it stands.
   bool stays_in(const Node& link, std::string_view text, const struct stat& status);
   /// Takes in a directory, or parts with it: whether the former.

@@ -305,9 +305,18 @@ void Operations::note_deeper_move(const InodeKey& moved, mode_t mode, const Dire
   kernel_.after_changes_in(to.id, [this, id = *id] { deeper_moves_.end(id); });
 }
 
+bool Operations::may_be_moving(const Node& node) {
+  std::vector<NodeId> moved;
+  for (const auto fact : state_.old_facts()) {
+    if (fact & kExchanges) return true;  // the other one is not known
+    if (const auto id = nodes_.id_of({node.key.volume, fact})) moved.push_back(*id);
+  }
+  return nodes_.is_at_or_below(node.id, moved);
+}
+
 Result<std::string> Operations::read_link_of_kernel(NodeId id) {
-  constexpr int kMostLooks = 100;  // while others move
-  constexpr int kMostWaits = 20;   // of a millisecond
+  constexpr int kMostLooks = 300;  // while others move
+  constexpr int kMostWaits = 200;  // of a millisecond
   const auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   for (int i = 0; i < kMostLooks; ++i) {
@@ -317,7 +326,7 @@ Result<std::string> Operations::read_link_of_kernel(NodeId id) {
     if (!text || link_allowed(*text, node->zone, std::nullopt)) return text;
     if (nodes_.is_misplaced(id)) return fail_errno(ESTALE);
     // A dead daemon's move stands in the node table, and the kernel hears of it when the request comes again.
-    if (state_.has_old_changes_of_names()) {
+    if (may_be_moving(*node)) {
       if (i >= kMostWaits) return fail_errno(ESTALE);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       continue;

@@ -14,7 +14,7 @@
 namespace okcvm::fusefs {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestWait{20};
+constexpr std::chrono::milliseconds kLongestWait{500};
 
 }  // namespace
 
@@ -95,11 +95,13 @@ void Operations::have_misplaced_found() {
 }
 
 void Operations::let_be_found(NodeId id) {
-  bool is_asked = false;
-  for (const NodeId directory : nodes_.misplaced_from(id)) is_asked |= have_found(directory);
-  if (!is_asked) return;
+  std::vector<NodeId> asked;
+  for (const NodeId directory : nodes_.misplaced_from(id))
+    if (have_found(directory)) asked.push_back(directory);
   std::unique_lock lock(finding_mutex_);
-  found_.wait_for(lock, kLongestWait, [&] { return !is_misplaced(id); });
+  const auto is_sought = [this](NodeId directory) { return sought_.contains(directory); };
+  found_.wait_for(lock, kLongestWait,
+                  [&] { return !is_misplaced(id) || std::none_of(asked.begin(), asked.end(), is_sought); });
 }
 
 }  // namespace okcvm::fusefs

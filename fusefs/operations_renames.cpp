@@ -45,8 +45,11 @@ Result<Operations::Renamed> Operations::rename(const Request& request, NodeId pa
   if (!to) return fail(to.error());
   const Gate::Closing closing(moves_);
   struct stat moved {};
-  if (request.may_have_run && request.noted && (*to)->look_at(new_name, moved) == 0 &&
-      moved.st_ino == request.noted && (!source || source->st_ino != request.noted)) {
+  const auto is_noted = [&](const struct stat& status) {
+    return ((status.st_ino ^ request.noted) & ~kExchanges) == 0;
+  };
+  if (request.may_have_run && request.noted && (*to)->look_at(new_name, moved) == 0 && is_noted(moved) &&
+      !(source && is_noted(*source))) {
     const bool exchanged = (flags & RENAME_EXCHANGE) && source;
     if (!(flags & RENAME_EXCHANGE)) name_was_taken(**to, new_name, moved.st_ino);
     return Renamed{{}, name_moved(**from, name, **to, new_name, moved, exchanged ? &*source : nullptr)};

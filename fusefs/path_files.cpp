@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "fusefs/caller_rights.h"
 #include "fusefs/pending_parts.h"
@@ -305,7 +306,10 @@ Result<void> PathFiles::make_directories(const Caller& caller, const RelPath& pa
     else if (!S_ISDIR(found->last().attributes.st_mode))
       result = fail(Code::kAlreadyExists, "a file stands at this path", path.text());
   }
-  for (const auto& directory : made) tell_kernel(directory);  // a node that went the kernel does not know
+  for (const auto& placed : made) {
+    tell_kernel(placed);  // a node that went the kernel does not know
+    kernel_.inode(placed.directory);
+  }
   kernel_.drain();
   return result;
 }
@@ -328,6 +332,7 @@ void PathFiles::tell_kernel(const std::vector<RelPath>& changed) {
   walk.entries.push_back(*root);
   std::optional<Placed> missing;
   std::vector<NodeId> moved;  // directories that the kernel knows by another name
+  std::set<NodeId> outdated;  // that list what changed
   for (const RelPath& path : changed) {
     if (path.is_root()) continue;
     if (path.depth() == 1) {
@@ -350,8 +355,10 @@ void PathFiles::tell_kernel(const std::vector<RelPath>& changed) {
     // What is below a name that is no directory any more is covered by that name's own notice.
     if (!is_there && missing == placed) continue;
     if (const auto id = tell_kernel(placed)) moved.push_back(*id);
+    outdated.insert(placed.directory);
     if (!is_there) missing = std::move(placed);
   }
+  for (const NodeId id : outdated) kernel_.inode(id);
   for (const NodeId id : moved) operations_.have_found(id);
 }
 
@@ -386,7 +393,6 @@ std::optional<NodeId> PathFiles::tell_kernel(const Placed& placed) {
     kernel_.inode(entry->id);  // it may be known by another of its names
     operations_.forget(entry->id, 1);
   }
-  kernel_.inode(directory);
   return moved;
 }
 

@@ -348,11 +348,11 @@ bool SessionState::has_unclaimed() const {
   return false;
 }
 
-bool SessionState::has_old_changes_of_names() const {
+std::vector<std::uint64_t> SessionState::old_facts() const {
+  std::vector<std::uint64_t> facts;
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
-    if (const auto fact = header().changes[slot].fact; (*slots_)[slot].is_old && fact && !(fact & kNoName))
-      return true;
-  return false;
+    if (const auto fact = header().changes[slot].fact; (*slots_)[slot].is_old && fact) facts.push_back(fact);
+  return facts;
 }
 
 void SessionState::forget_unclaimed() {

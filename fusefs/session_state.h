@@ -69,10 +69,10 @@ class SessionState {
     SessionState* state_;
     std::uint32_t slot_;
   };
-  /// This bit is in the fact of a change that names have no part in. Alone it is that of one that is simply
-  /// made again; the kernel is told wrong things, too, while nobody hears whether it was made. (A fact of 0
-  /// is for what changes nothing that the kernel keeps.)
-  static constexpr std::uint64_t kNoName = std::uint64_t{1} << 62;
+  /// This bit is in facts that are no inode numbers. Alone it is that of a change that is simply made again;
+  /// the kernel is told wrong things, too, while nobody hears whether it was made. (A fact of 0 is for what
+  /// changes nothing that the kernel keeps.)
+  static constexpr std::uint64_t kNoInode = std::uint64_t{1} << 62;
   /// `fact` is for the next daemon, should this one die: what it needs to tell whether the change was made.
   /// Of a request that a dead daemon had started already, that daemon's fact stays.
   Change start(std::uint64_t unique, std::uint64_t fact = 0);
@@ -83,9 +83,9 @@ class SessionState {
   bool has_unclaimed() const;
   /// To be called once the kernel was told of everything.
   void forget_unclaimed();
-  /// Whether the kernel may not have heard yet of a change of names that a dead daemon had started: those
-  /// that have not come again, and those that have and are not answered.
-  bool has_old_changes_of_names() const;
+  /// Those of the changes that a dead daemon had started of which the kernel may not have heard yet: they
+  /// have not come again, or they have and are not answered.
+  std::vector<std::uint64_t> old_facts() const;
 
   /// While one exists, the workspace may differ from what the kernel was told of it.
   class Untold {

@@ -19,9 +19,15 @@ class SlotIndex {
     return slots_[at] ? std::optional(slots_[at]) : std::nullopt;
   }
 
+  /// So that an insert() that follows needs no memory.
+  template <typename KeyOf>
+  void make_room(const KeyOf& key_of) {
+    if ((count_ + 1) * 3 > slots_.size() * 2) grow(key_of);
+  }
+
   template <typename KeyOf>
   void insert(std::uint32_t slot, const KeyOf& key_of) {
-    if ((count_ + 1) * 3 > slots_.size() * 2) grow(key_of);
+    make_room(key_of);
     if (place(slot, key_of)) ++count_;
   }
 

@@ -46,23 +46,23 @@ TEST_F(SessionStateTest, AChangeOfADeadDaemonIsOldUntilItIsAnswered) {
   EXPECT_TRUE(next.has_unclaimed());
   std::optional<SessionState::Change> first(next.start(11)), second(next.start(12));
   EXPECT_FALSE(next.has_unclaimed());
-  EXPECT_TRUE(next.has_old_changes_of_names()) << "they have come again, but the kernel has no answer yet";
+  EXPECT_FALSE(next.old_facts().empty()) << "they have come again, but the kernel has no answer yet";
   first.reset();
-  EXPECT_TRUE(next.has_old_changes_of_names());
+  EXPECT_FALSE(next.old_facts().empty());
   second.reset();
-  EXPECT_FALSE(next.has_old_changes_of_names());
+  EXPECT_TRUE(next.old_facts().empty());
   {
     const auto own = next.start(13, kFact);
-    EXPECT_FALSE(next.has_old_changes_of_names());
+    EXPECT_TRUE(next.old_facts().empty());
   }
 }
 
 TEST_F(SessionStateTest, AChangeThatNeverComesAgainIsOldUntilTheKernelWasToldOfEverything) {
   die_with({11});
   auto next = open(Start::kTakeOver);
-  EXPECT_TRUE(next.has_old_changes_of_names());
+  EXPECT_FALSE(next.old_facts().empty());
   next.forget_unclaimed();
-  EXPECT_FALSE(next.has_old_changes_of_names());
+  EXPECT_TRUE(next.old_facts().empty());
 }
 
 }  // namespace

@@ -259,6 +259,31 @@ TEST_P(KilledCaller, IsFollowedByWhatHasBecomeOfItsCall) {
 
 INSTANTIATE_TEST_SUITE_P(Of, KilledCaller, ::testing::ValuesIn(sweep_calls()), name_of_call);
 
+/// A link's text can only have become another one with what it stands in.
+using LinksMeanwhile = Sweep;
+
+TEST_F(LinksMeanwhile, AreReadWhileTheKernelIsToldOfWhatElseADeadDaemonDid) {
+  const Call mkdir_and_read{"mkdir", "mkdir -p a/b x; echo inside > x/f; ln -s ../../x/f a/b/link",
+                            [](const fs::path& here) {
+                              const auto made = ANSWER_OF(::mkdir((here / "new").c_str(), 0755));
+                              std::array<char, 100> text{};
+                              const auto path = here / "a/b/link";
+                              return made + ANSWER_OF(::readlink(path.c_str(), text.data(), text.size())) +
+                                     " " + text.data();
+                            },
+                            ""};
+  for (int n = 1;; ++n) {
+    const auto where = "at" + std::to_string(n);
+    SCOPED_TRACE(where);
+    prepare(mkdir_and_read, outputs() / where);
+    arm("kill:" + std::to_string(n) + "\ndelay:kernel.told:500");
+    EXPECT_EQ(make(mkdir_and_read, outputs() / where), "okok ../../x/f");
+    disarm();
+    if (HasFailure() || takeovers_ == 0) return;
+    ASSERT_LT(n, 100);
+  }
+}
+
 const Call kMakingCalls[] = {
     {"create with O_EXCL", "",
      [](const fs::path& here) { return answer_of_open(here / "new", O_CREAT | O_EXCL | O_RDWR); }, "EEXIST",
