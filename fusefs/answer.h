@@ -140,8 +140,8 @@ auto gated_after_leases(fuse_req_t request, int flags, std::optional<SessionStat
 }
 
 /// For what hands out references on nodes, until it is answered.
-inline Handout hand_out(fuse_req_t request, std::uint64_t fact = 0) {
-  return {begin_change(request, fact), dispatcher_of(request).operations};
+inline Handout hand_out(fuse_req_t request) {
+  return {begin_change(request), dispatcher_of(request).operations};
 }
 
 /// For a change of which more is noted on the way.

@@ -28,8 +28,8 @@ TableHeader& header_of(const SharedRegion& region) {
 /// Whether the host put what the kernel knows in one directory into another. The kernel would move it there
 /// with all it keeps, texts of links among it, which were judged by where they stood.
 bool was_carried_off(const NodeRecord& known, const Node& found) {
-  return rule_of(found.zone).changes_underneath && (found.is_directory() || S_ISLNK(found.type)) &&
-         known.parent != found.parent.value;
+  const bool is_judged = found.is_directory() || (S_ISLNK(found.type) && !found.stays_in_anywhere);
+  return rule_of(found.zone).changes_underneath && is_judged && known.parent != found.parent.value;
 }
 
 }  // namespace

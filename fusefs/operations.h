@@ -321,8 +321,9 @@ class Operations {
   /// Of an inode that is gone and that names_went() is still to forget.
   std::optional<struct stat> going_status(NodeId id) const EXCLUDES(going_mutex_);
   bool is_going_name(NodeId parent, const char* name) const EXCLUDES(going_mutex_);
-  /// Going::stays_in
-  bool stays_in_anywhere(const FileDescriptor& directory, const std::string& name, const struct stat& status);
+  /// Whether `name` in `file` (what `file` is open on if empty) is a link that leads to nothing outside of
+  /// the session from any directory of its zone.
+  bool stays_in_anywhere(Zone zone, int file, const char* name, const struct stat& status);
   bool goes_harmlessly(NodeId link) const EXCLUDES(going_mutex_);
   /// What stood at a name that goes, or will be another's, if it is known.
   void name_will_go(NodeId parent, const std::string& name, NodeId what) EXCLUDES(going_mutex_);

@@ -34,7 +34,8 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
       held = FileDescriptor(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     if (held && is_served) orphans_.keep(*id, zone_named(path.top()), held.get());
     if (place) name_will_go(*place, name, *id);
-    name_may_go(*id, {status, std::move(held), stays_in_anywhere(*directory, name, status)});
+    name_may_go(*id, {status, std::move(held),
+                      stays_in_anywhere(zone_named(path.top()), directory->get(), name.c_str(), status)});
   }
 }
 
@@ -56,13 +57,11 @@ void Operations::name_may_go(NodeId id, Going going) {
   going_.try_emplace(id.value, std::move(going));
 }
 
-bool Operations::stays_in_anywhere(const FileDescriptor& directory, const std::string& name,
-                                   const struct stat& status) {
+bool Operations::stays_in_anywhere(Zone zone, int file, const char* name, const struct stat& status) {
   std::array<char, PATH_MAX> text;
   if (!S_ISLNK(status.st_mode)) return false;
-  const ssize_t size = ::readlinkat(directory.get(), name.c_str(), text.data(), text.size());
-  return size >= 0 &&
-         link_allowed({text.data(), static_cast<std::size_t>(size)}, Zone::kOutputs, std::nullopt);
+  const ssize_t size = ::readlinkat(file, name, text.data(), text.size());
+  return size >= 0 && link_allowed({text.data(), static_cast<std::size_t>(size)}, zone, std::nullopt);
 }
 
 bool Operations::goes_harmlessly(NodeId link) const {

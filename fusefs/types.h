@@ -79,7 +79,8 @@ struct Node {
   mode_t type = 0;    // S_IFMT bits
   bool dead = false;  // its inode number stands for another node, or may: the last name is gone
   Handle handle;
-  std::string name;  // last known; empty when unknown (too long for the table, or removed)
+  std::string name;                // last known; empty when unknown (too long for the table, or removed)
+  bool stays_in_anywhere = false;  // as it is looked up: a link whose text may stand in any directory
 
   bool is_directory() const { return S_ISDIR(type); }
 };

@@ -287,6 +287,30 @@ TEST_F(Workdir, ADirectoryThatIsNotOnesOwnStaysWhereItIs) {
   }
 }
 
+TEST_F(Workdir, ALinkWithNamesInTwoDirectoriesIsOneInode) {
+  for (const char* name : {"one", "two"}) ASSERT_OK(::mkdir((workdir() / name).c_str(), 0755));
+  const auto first = workdir() / "one/link", second = workdir() / "two/link";
+  const auto status = [](const std::filesystem::path& path) {
+    struct stat found {};
+    EXPECT_OK(::lstat(path.c_str(), &found));
+    return found;
+  };
+  ASSERT_OK(::symlink("file", first.c_str()));
+  const auto inode = status(first).st_ino;
+  const auto held = open_file(first, O_PATH | O_NOFOLLOW);
+  ASSERT_OK(::linkat(AT_FDCWD, first.c_str(), AT_FDCWD, second.c_str(), 0));
+  for (const auto& path : {first, second}) {
+    EXPECT_EQ(status(path).st_ino, inode);
+    EXPECT_EQ(status(path).st_nlink, 2u);
+  }
+  ASSERT_OK(::lchown(second.c_str(), kBob.uid, kBob.gid));
+  EXPECT_EQ(status(first).st_uid, kBob.uid);
+  EXPECT_EQ(stat_of(held).st_uid, kBob.uid);
+  ASSERT_OK(::unlink(second.c_str()));
+  EXPECT_EQ(status(first).st_nlink, 1u);
+  EXPECT_EQ(stat_of(held).st_nlink, 1u);
+}
+
 std::atomic<bool> is_lease_wanted;
 
 // Somebody on the host who does not give up a lease has who opens the file wait, and nobody else.
