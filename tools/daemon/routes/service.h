@@ -39,8 +39,9 @@ struct Exchange {
   SessionPointer session;
 
   /// Waits for one of the user's turns, as Turns::take(); who asked sees that. It ends once the answer is
-  /// sent.
+  /// sent, or when the next one is asked for: who waits for a turn holds none that others wait for.
   Result<void> take_turn(Turns& turns) {
+    request.turn.reset();
     auto turn = turns.take(request.peer.uid, [this] {
       return request.progress("waiting for other requests of this user", 0, 0);
     });
