@@ -161,7 +161,7 @@ void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int 
     wanted.modified = (which & FUSE_SET_ATTR_MTIME_NOW) ? now : attributes->st_mtim;
   std::optional<SessionState::Change> change;
   answer(request,
-         gated_after_leases(request, 0, &change, SessionState::kNoInode,
+         gated_after_leases(request, 0, &change, 0,
                             [=](Operations& fs) {
                               Request who = asker(request);
                               who.kill_privileges =
@@ -395,7 +395,8 @@ void on_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, 
                         fuse_ino_t to, off_t to_offset, fuse_file_info*, std::size_t length, int) {
   if (dispatcher_of(request).operations.kernel_copies_as_well())
     return void(fuse_reply_err(request, ENOSYS));  // the kernel does not ask again
-  std::optional<SessionState::Change> change;      // until it is answered
+
+  std::optional<SessionState::Change> change;  // until it is answered
   const auto copy = [&] {
     change.emplace(begin_change(request, SessionState::kNoInode));
     return dispatcher_of(request).operations.copy_range(writer(request), node(from), from_offset, node(to),

@@ -251,9 +251,11 @@ void Operations::part_with_former(const Directory& directory, int file, const ch
   const auto volume = workspace_.volume(directory.volume);
   if (!node || !volume) return;
   // The text of a link was judged where the node stands, and so were those in a directory.
-  const bool is_judged =
-      node->is_directory() || (S_ISLNK(node->type) && !stays_in_anywhere(directory.zone, file, name, status));
-  const bool is_elsewhere = is_judged && node->parent != directory.id;
+  const auto is_judged = [&] {
+    return node->is_directory() ||
+           (S_ISLNK(node->type) && !stays_in_anywhere(directory.zone, file, name, status));
+  };
+  const bool is_elsewhere = node->parent != directory.id && is_judged();
   if (!is_elsewhere && volume->leads_to(node->handle, file, name)) return;
   nodes_.part_with(*id);
   directories_.drop(*id);

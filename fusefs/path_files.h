@@ -117,7 +117,8 @@ class PathFiles final : public Files {
   Result<Entry> make_on_way(const Caller& caller, const Walk& walk, const Name& name, const Making& making);
   Result<Walk> walk_existing(const Caller& caller, const RelPath& path, Last last);
   Result<Walk> walk_making(const Caller& caller, const RelPath& path, mode_t mode, std::vector<Placed>& made);
-  /// Answers a directory that the kernel knows by another name, and is to look for here.
+  /// Of the name and what it stands for, not of the directory that lists it. Answers a directory that the
+  /// kernel knows by another name, and is to look for here.
   std::optional<NodeId> tell_kernel(const Placed& placed);
   /// To the directory of that name, if it is one; a link is not followed.
   bool step_down(Walk& walk, Name name);

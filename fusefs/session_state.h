@@ -69,9 +69,9 @@ class SessionState {
     SessionState* state_;
     std::uint32_t slot_;
   };
-  /// This bit is in facts that are no inode numbers. Alone it is that of a change that is simply made again;
-  /// the kernel is told wrong things, too, while nobody hears whether it was made. (A fact of 0 is for what
-  /// changes nothing that the kernel keeps.)
+  /// This bit is in facts that are no inode numbers. Alone it says that the change is simply made again, but
+  /// that the kernel must hear of it where nobody asks again. A fact of 0 is for what the kernel keeps
+  /// nothing of, or forgets by itself when it gets no answer.
   static constexpr std::uint64_t kNoInode = std::uint64_t{1} << 62;
   /// `fact` is for the next daemon, should this one die: what it needs to tell whether the change was made.
   /// Of a request that a dead daemon had started already, that daemon's fact stays.

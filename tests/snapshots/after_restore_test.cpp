@@ -77,10 +77,6 @@ class BroughtInTest : public SnapshotTest {
     restore(*full_);
   }
 
-  void move(const std::string& from, const std::string& to) {
-    std::filesystem::rename(in(from), in(to));
-    record_.note(ChangeKind::kMoved, from, to);
-  }
   void expect_recognised(const std::string& from, const std::string& to) {
     move(from, to);
     const auto taken = snapshot();

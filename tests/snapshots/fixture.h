@@ -90,6 +90,11 @@ class SnapshotTest : public ::testing::Test {
   void make_zones();
   /// Runs shell commands in the workspace; the whole workspace counts as changed.
   void shell(const std::string& script);
+  /// Renames, and says so.
+  void move(const std::string& from, const std::string& to) {
+    std::filesystem::rename(in(from), in(to));
+    record_.note(ChangeKind::kMoved, from, to);
+  }
   /// A snapshot that must succeed.
   snapshots::Snapshot snapshot(const std::string& label = "");
   snapshots::RestoreResult restore(const snapshots::Snapshot& to, const std::vector<std::string>& paths = {});

@@ -144,11 +144,9 @@ TEST_F(RestoreRenamesTest, NeedsNoReading) {
   make_zones();
   shell("mkdir -p outputs/d; head -c 3M /dev/urandom > outputs/d/large; echo x > outputs/d/x");
   const auto one = snapshot("one");
-  std::filesystem::rename(in("outputs/d"), in("outputs/e"));
-  record_.note(ChangeKind::kMoved, "outputs/d", "outputs/e");
+  move("outputs/d", "outputs/e");
   restore(one);
-  std::filesystem::rename(in("outputs/d"), in("outputs/f"));
-  record_.note(ChangeKind::kMoved, "outputs/d", "outputs/f");
+  move("outputs/d", "outputs/f");
   const auto taken = snapshot();
   EXPECT_EQ(taken.stats.bytes_read, 0u);
   expect_exact(taken);

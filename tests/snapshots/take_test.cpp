@@ -74,8 +74,7 @@ TEST_F(SnapshotTest, ARenamedFolderIsNotReadAgain) {
   make_zones();
   shell("mkdir -p outputs/old/in; for i in $(seq 200); do echo $i > outputs/old/in/$i; done");
   snapshot();
-  std::filesystem::rename(in("outputs/old"), in("uploads/new"));
-  record_.note(ChangeKind::kMoved, "outputs/old", "uploads/new");
+  move("outputs/old", "uploads/new");
   write(in("uploads/new/in/5"), "changed after the move");
   record_.note(ChangeKind::kContent, "uploads/new/in/5");
   const auto taken = snapshot();
@@ -90,10 +89,6 @@ TEST_F(SnapshotTest, TheIndexForgetsWhatWasMovedAsideAndRemoved) {
       "mkdir outputs/build outputs/kept; echo x > outputs/build/f; echo y > outputs/kept/f; echo z > "
       "outputs/g");
   snapshot();
-  const auto move = [&](const std::string& from, const std::string& to) {
-    std::filesystem::rename(in(from), in(to));
-    record_.note(ChangeKind::kMoved, from, to);
-  };
   move("outputs/build", "outputs/old");
   std::filesystem::remove_all(in("outputs/old"));
   record_.note(ChangeKind::kTree, "outputs/old");
@@ -125,8 +120,7 @@ TEST_F(SnapshotTest, ARenameThatWasRecordedButRefusedIsNotBelieved) {
   record_.note(ChangeKind::kMoved, "outputs/a", "outputs/c");
   record_.note(ChangeKind::kContent, "outputs/a/x");
   write(in("outputs/a/x"), "another");
-  std::filesystem::rename(in("outputs/a"), in("outputs/c"));
-  record_.note(ChangeKind::kMoved, "outputs/a", "outputs/c");
+  move("outputs/a", "outputs/c");
   expect_exact(snapshot("tried twice"));
 }
 
@@ -134,8 +128,7 @@ TEST_F(SnapshotTest, EventsOfAFailedSnapshotComeAgainHarmlessly) {
   make_zones();
   shell("mkdir -p outputs/a; for i in 1 2 3; do echo $i > outputs/a/$i; done");
   snapshot();
-  std::filesystem::rename(in("outputs/a"), in("outputs/b"));
-  record_.note(ChangeKind::kMoved, "outputs/a", "outputs/b");
+  move("outputs/a", "outputs/b");
   auto source = record_.source();
   source.retire = [](const ChangeSet&) {};  // the daemon dies before the record hears of it
   ASSERT_TRUE(store().take("kept", source, nullptr));
@@ -171,8 +164,7 @@ TEST_F(SnapshotTest, SocketsFifosAndDevicesAreListedAsLeftOut) {
               ElementsAre(rel("outputs/d/pipe"), rel("outputs/null")));
   std::filesystem::remove(in("outputs/null"));
   record_.note(ChangeKind::kEntry, "outputs/null");
-  std::filesystem::rename(in("outputs/d"), in("outputs/e"));
-  record_.note(ChangeKind::kMoved, "outputs/d", "outputs/e");
+  move("outputs/d", "outputs/e");
   EXPECT_THAT(snapshot().left_out, ElementsAre(rel("outputs/e/pipe")));
 }
 
