@@ -23,7 +23,7 @@ std::string roff(std::string_view text) {
 }
 
 /// The same for a macro's argument: in quotes.
-std::string quoted(std::string_view text) {
+std::string macro_argument(std::string_view text) {
   std::string safe;
   for (const char c : roff(text)) safe += c == '"' ? std::string("\\(dq") : std::string(1, c);
   return "\"" + safe + "\"";
@@ -143,7 +143,7 @@ std::string manual_page() {
   Group shown{};
   bool first = true;
   for (const auto& verb : verbs()) {
-    if (first || verb.group != shown) text += ".SS " + quoted(upper(title_of(verb.group))) + "\n";
+    if (first || verb.group != shown) text += ".SS " + macro_argument(upper(title_of(verb.group))) + "\n";
     first = false;
     shown = verb.group;
     text += verb_markup(verb);
