@@ -246,7 +246,10 @@ void Teller::look_after() {
   std::string status;
   std::getline(process, status);
   const auto name_end = status.rfind(") ");  // proc(5): the state comes after the name
-  if (name_end == status.npos || status[name_end + 2] == 'Z') ::shutdown(teller, SHUT_RDWR);
+  if (name_end == status.npos || status[name_end + 2] == 'Z')
+    ::shutdown(teller, SHUT_RDWR);
+  else if (status[name_end + 2] == 'T')
+    ::kill(teller_pid, SIGCONT);  // somebody stopped it, and programs wait for what it tells
 }
 
 std::shared_ptr<Teller::Line> Teller::Line::open(const std::string& mount_point) {

@@ -85,7 +85,8 @@ struct RestoreResult {
 struct VerifyReport {
   std::uint64_t objects = 0;
   std::vector<std::string> problems;         // empty: every object present and intact
-  std::vector<Difference> live_differences;  // of the workspace from the snapshot compared with
+  std::optional<SnapshotId> snapshot;        // that the workspace was compared with, if there is one
+  std::vector<Difference> live_differences;  // of the workspace from it
 };
 
 /// Told now and then during long work (may be empty); `total` is 0 while unknown. Returning false asks to

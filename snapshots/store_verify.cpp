@@ -129,10 +129,12 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
   if (!live && live.error().code == Code::kBusy) return fail(live.error());
   if (live && wanted) {
     auto rows = differences(**wanted, **live, AfterIs::kLive, std::nullopt, {});
-    if (rows)
+    if (rows) {
+      report.snapshot = StoreAccess::id(commit->oid);
       report.live_differences = std::move(*rows);
-    else
+    } else {
       report.problems.push_back("the workspace cannot be compared: " + rows.error().message);
+    }
   } else if (report.problems.empty()) {
     return fail(live ? wanted.error() : live.error());  // the snapshots are well
   } else {

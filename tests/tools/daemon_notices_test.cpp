@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <fstream>
+#include <future>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -89,6 +90,20 @@ TEST_F(DaemonNotices, KeepNoDaemonFromBeingKilledOrReplaced) {
     EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/files/outputs/b/f").status, 200);
   }
   EXPECT_EQ(stop_programs(), 0);
+}
+
+TEST_F(DaemonNotices, AreToldThoughWhoTellsThemWasStopped) {
+  start({"--keeper"});
+  make_session();
+  std::filesystem::create_directory(outputs() / "a");
+  const auto teller = teller_of(serving_pid());
+  ASSERT_TRUE(teller);
+  ASSERT_EQ(::kill(*teller, SIGSTOP), 0);
+  auto renamed = std::async(std::launch::async,
+                            [&] { return ::rename((outputs() / "a").c_str(), (outputs() / "b/a").c_str()); });
+  EXPECT_EQ(renamed.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  ::kill(*teller, SIGCONT);
+  EXPECT_EQ(renamed.get(), 0);
 }
 
 TEST_F(DaemonNotices, AreToldByTheNextDaemonWhereNobodyTellsThemAnyMore) {

@@ -95,6 +95,7 @@ TEST_F(DaemonSnapshots, AreVerifiedWithoutAWordOfWhereTheyAreKept) {
 
 TEST_F(DaemonSnapshots, AreTakenShownComparedAndRestored) {
   write(file(), "one");
+  EXPECT_TRUE(get("verify").at("snapshot").is_null()) << "there is none";
   const auto first = post("snapshots", {{"label", "first"}});
   ASSERT_EQ(first.status, 201) << first.body;
   const auto id = first.json()["id"].get<std::string>();
@@ -120,6 +121,7 @@ TEST_F(DaemonSnapshots, AreTakenShownComparedAndRestored) {
   EXPECT_EQ(rest["snapshots"][0]["id"], all[1]["id"]);
   EXPECT_EQ(get("snapshots/" + id)["snapshot"]["label"], "first");
   EXPECT_EQ(get("verify")["ok"], true);
+  EXPECT_EQ(get("verify")["snapshot"], all[0]["id"]);
 }
 
 TEST_F(DaemonSnapshots, AreComparedInAnswersOfABoundedSize) {

@@ -289,7 +289,9 @@ TEST_F(RegistryTest, LeavesRowsOutThatMakeNoSense) {
       "'[[[', x'FF00');");
   const auto loaded = open()->load();
   EXPECT_EQ(loaded->sessions.size(), 2u);
-  EXPECT_EQ(loaded->unreadable.size(), 4u);
+  ASSERT_EQ(loaded->unreadable.size(), 4u);
+  EXPECT_FALSE(loaded->unreadable[0].id);
+  EXPECT_EQ(loaded->unreadable[1].id->text(), "badtime");
 }
 
 TEST_F(RegistryTest, RefusesGarbageUntouched) {

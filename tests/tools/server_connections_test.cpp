@@ -168,6 +168,21 @@ TEST_F(ServerConnections, FinishesABodyThatGoesOnWhenItStopsAndWaitsForNoneThatS
   }
 }
 
+TEST_F(ServerConnections, WaitsNotLongForAClientThatTakesItsAnswerSlowlyWhenItStops) {
+  ServerLimits limits;
+  limits.sending_at_stop = std::chrono::seconds(1);
+  restart(limits);
+  HttpClient slow(path_);
+  slow.send("GET /large HTTP/1.1\r\n\r\n");
+  std::size_t taken = slow.receive_some(1);
+  stop(std::chrono::seconds(60));
+  for (std::size_t some = 1; some > 0; taken += some) {
+    some = slow.receive_some(64 * 1024);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a slow client, not a wait for something
+  }
+  EXPECT_LT(taken, kLargeAnswer);
+}
+
 bool can_refuse_descriptors() {
   constexpr int kPassRights = 83;  // SO_PASSRIGHTS, Linux 6.16
   const FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));

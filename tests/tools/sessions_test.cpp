@@ -110,9 +110,57 @@ TEST_F(Sessions, AreMountedInTheRegistryToo) {
   EXPECT_TRUE(sessions_->unmount(session, false));
   refuse_changes();
   EXPECT_FALSE(sessions_->mount(session));
+  EXPECT_FALSE(mounts_.shown("s"));
   accept_changes();
   EXPECT_TRUE(sessions_->mount(session));
   EXPECT_EQ(row("s")->state, SessionPhase::kMounted);
+}
+
+TEST_F(Sessions, ThatCannotBeMountedAreNotInTheRegistryEither) {
+  auto& session = create("s");
+  EXPECT_TRUE(sessions_->unmount(session, false));
+  mounts_.at_mount = [] { return Result<void>(fail(Code::kInternal, "no thread could be started")); };
+  EXPECT_FALSE(sessions_->mount(session));
+  EXPECT_EQ(row("s")->state, SessionPhase::kUnmounted);
+}
+
+TEST_F(Sessions, AreMountedStillWhenThatTheyAreNotCannotBeNoted) {
+  auto& session = create("s");
+  for (const bool force : {false, true}) {
+    const auto mount = session.mount_object();
+    refuse_changes();
+    EXPECT_FALSE(sessions_->unmount(session, force));
+    EXPECT_TRUE(mounts_.shown("s"));
+    if (force) {
+      EXPECT_EQ(session.mount_object(), mount) << "what is open in it has to stay open";
+    }
+    accept_changes();
+  }
+  EXPECT_EQ(row("s")->state, SessionPhase::kMounted);
+  EXPECT_TRUE(sessions_->unmount(session, true));
+  EXPECT_EQ(row("s")->state, SessionPhase::kUnmounted);
+}
+
+TEST_F(Sessions, AreAffectedNoLongerOnceThatIsMended) {
+  create("s");
+  mounts_.at_mount = [] { return Result<void>(fail(Code::kInternal, "no thread could be started")); };
+  start();
+  EXPECT_THAT(sessions_->affected(), SizeIs(1));
+  sessions_->try_again();
+  EXPECT_THAT(sessions_->affected(), SizeIs(1));
+  mounts_.at_mount = [] { return Result<void>(); };
+  sessions_->try_again();
+  EXPECT_THAT(sessions_->affected(), IsEmpty());
+}
+
+TEST_F(Sessions, WhoseRowIsDamagedAreToldOf) {
+  create("s");
+  run_sql("UPDATE sessions SET created_at = 'yesterday'");
+  start();
+  const auto affected = sessions_->affected();
+  ASSERT_THAT(affected, SizeIs(1));
+  EXPECT_EQ(affected[0].id.text(), "s");
+  EXPECT_THAT(affected[0].reason, ::testing::HasSubstr("invalid time"));
 }
 
 TEST_F(Sessions, ShowNoSkillThatWasRefused) {
@@ -128,6 +176,21 @@ TEST_F(Sessions, ShowNoSkillThatWasRefused) {
   EXPECT_TRUE(loaded && *loaded);
   EXPECT_THAT(mounts_.shown("s")->skills, ElementsAre("tool"));
   EXPECT_THAT(row("s")->skills, ElementsAre("tool"));
+}
+
+TEST_F(Sessions, ShowASkillStillWhoseEndWasRefused) {
+  std::filesystem::create_directory(top_ / "skills/tool");
+  auto& session = create("s");
+  ASSERT_TRUE(sessions_->load_skill(session, "tool"));
+  const auto metadata = mounts_.shown("s")->metadata;
+  refuse_changes();
+  EXPECT_FALSE(sessions_->unload_skill(session, "tool"));
+  EXPECT_THAT(mounts_.shown("s")->skills, ElementsAre("tool"));
+  EXPECT_EQ(mounts_.shown("s")->metadata, metadata);
+  accept_changes();
+  EXPECT_TRUE(sessions_->unload_skill(session, "tool"));
+  EXPECT_THAT(mounts_.shown("s")->skills, IsEmpty());
+  EXPECT_NE(mounts_.shown("s")->metadata, metadata);
 }
 
 TEST_F(Sessions, KeepTheirWorkdirAndMountWhenASwitchIsRefused) {

@@ -100,6 +100,7 @@ TEST_F(SnapshotVerbs, ChangesThatTheDaemonLeavesOutAreCounted) {
                                  {"total", 12},
                                  {"truncated", true},
                                  {"ok", true},
+                                 {"snapshot", "0123456789abcdef"},
                                  {"before", {{"id", "0123456789abcdef"}}}}
                                 .dump()));
   EXPECT_THAT(okcvm("diff 12").out, ::testing::EndsWith("A outputs/a\nand 10 more entries\n"));
@@ -145,7 +146,9 @@ TEST_F(SnapshotVerbs, ListGoesOnWhereAnAnswerEndsAndTellsWhetherThereAreMore) {
 TEST_F(SnapshotVerbs, VerifyFailsWhenAnObjectIsDamaged) {
   answer_in_the_end(
       {{"ok", true}, {"objects", 9}, {"problems", json::array()}, {"live_differences", json::array()}});
-  EXPECT_EQ(okcvm("verify 12").status, 0);
+  const auto without_any = okcvm("verify 12");
+  EXPECT_EQ(without_any.status, 0);
+  EXPECT_THAT(without_any.out, HasSubstr("compared with no snapshot\n"));
   answer_in_the_end({{"ok", false}, {"objects", 9}, {"problems", {"blob 12 is missing"}}});
   const auto ran = okcvm("verify 12");
   EXPECT_EQ(ran.status, 1);

@@ -214,8 +214,10 @@ Outcome<void> verify(Context& context) {
       if (problem.is_string()) text += "  " + visible(problem.get<std::string>()) + "\n";
     if (total > problems.size()) text += "  and " + count_of(total - problems.size(), "more", "more") + "\n";
     const auto& live = list_in(*answer, "live_differences");
-    text += "the workspace differs from the snapshot in " +
-            count_of(total_of(*answer, live), "entry", "entries") + "\n";
+    text += answer->value("snapshot", Json()).is_null()
+                ? "the workspace was compared with no snapshot\n"
+                : "the workspace differs from the snapshot in " +
+                      count_of(total_of(*answer, live), "entry", "entries") + "\n";
     for (const auto& row : live) text += "  " + change_line(row);
     text += left_out_text(*answer, live);
     if (auto printed = context.print(text); !printed) return printed;

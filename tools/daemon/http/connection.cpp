@@ -72,13 +72,23 @@ void Connection::refuse(const std::string& message) {
 
 void Connection::stop() {
   if (is_live_) return end();
-  if (in_hand_ && !is_receiving_) return;
-  timer_.expires_after(in_hand_ ? std::chrono::milliseconds(kIdleAtStop) : kLastRequestWithin);
-  timer_.async_wait([weak = weak_from_this(), pieces = pieces_](Error_code error) {
+  if (!in_hand_) return end_after(kLastRequestWithin, [this] { return !in_hand_; });
+  if (is_answering_) return limit_sending();
+  if (is_receiving_)
+    end_after(kIdleAtStop, [this, pieces = pieces_] { return is_receiving_ && pieces_ == pieces; });
+}
+
+/// While the daemon stops, once that time is over, if `is_over` then.
+void Connection::end_after(std::chrono::milliseconds time, std::function<bool()> is_over) {
+  timer_.expires_after(time);
+  timer_.async_wait([weak = weak_from_this(), is_over = std::move(is_over)](Error_code error) {
     const auto self = weak.lock();
-    if (error || !self) return;
-    if (!self->in_hand_ || (self->is_receiving_ && self->pieces_ == pieces)) self->end();
+    if (!error && self && is_over()) self->end();
   });
+}
+
+void Connection::limit_sending() {
+  end_after(context_->limits.sending_at_stop, [] { return true; });
 }
 
 /// How long a client may keep us waiting for more of its request, or take nothing of its answer.
@@ -99,7 +109,7 @@ void Connection::end() {
 // ---------------------------------------------------------------------------------------------------
 
 void Connection::read_header() {
-  in_hand_ = false;
+  in_hand_ = is_answering_ = false;
   parser_.emplace();
   parser_->header_limit(static_cast<std::uint32_t>(context_->limits.header_bytes));
   // Held against our own limits, by route. (Beast 1.74 takes boost::none for a limit of nothing.)
@@ -361,7 +371,11 @@ void Connection::answer_and_close(const Error& error, int status) {
 }
 
 void Connection::answer(Response response) {
-  if (context_->stopping) keep_alive_ = false;
+  is_answering_ = true;
+  if (context_->stopping) {
+    keep_alive_ = false;
+    limit_sending();
+  }
   note_answer(response.status);
   auto* text = std::get_if<std::string>(&response.body);
   // The operator has to learn why, too.

@@ -42,7 +42,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   /// Answers `busy` and ends.
   void refuse(const std::string& message);
   /// Ends after the answer to the request that is in hand, or comes in the next half second: a client that
-  /// has connected may have sent it already. A request whose body stalls is not waited for.
+  /// has connected may have sent it already. A request whose body stalls is not waited for, and a client that
+  /// takes its answer slowly not for long.
   void stop();
 
  private:
@@ -73,6 +74,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void write_from(std::shared_ptr<const std::string> bytes, std::size_t from, std::function<void()> then);
   void pump_file(std::shared_ptr<FileBody> body);
   void finish_exchange();
+  void end_after(std::chrono::milliseconds time, std::function<bool()> is_over);
+  void limit_sending();
   void end();
   void drain();
   void note_answer(int status) const;
@@ -105,6 +108,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::unique_ptr<BodySink> sink_;
   std::atomic<bool> is_gone_{false};  // the client
   bool in_hand_ = false;              // a request was read and is not answered yet
+  bool is_answering_ = false;         // but its answer is being sent
   bool is_receiving_ = false;         // the next piece of its body is waited for
   bool is_late_ = false;              // and did not come in time
   bool keep_alive_ = false;

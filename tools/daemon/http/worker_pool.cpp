@@ -11,6 +11,16 @@ constexpr std::chrono::seconds kIdle{10};
 
 }  // namespace
 
+WorkerPool::WorkerPool(std::size_t most) : most_(most) {
+  const MutexLock lock(mutex_);
+  start_thread();
+}
+
+void WorkerPool::start_thread() {
+  std::thread([this] { run(); }).detach();
+  ++threads_;
+}
+
 void WorkerPool::finish() {
   const MutexLock lock(mutex_);
   ending_ = true;
@@ -25,11 +35,9 @@ void WorkerPool::post(std::function<void()> work) {
     changed_.notify_one();
     return;
   }
-  ++threads_;
   try {
-    std::thread([this] { run(); }).detach();
-  } catch (const std::system_error&) {
-    --threads_;  // the host has no more threads: those that run will come to it
+    start_thread();
+  } catch (const std::system_error&) {  // the host has no more threads: those that run will come to it
   }
 }
 
@@ -38,9 +46,11 @@ void WorkerPool::run() {
   for (;;) {
     while (waiting_.empty() && !ending_) {
       ++idle_;
-      const auto woken = changed_.wait_for(mutex_, kIdle);
+      const bool is_last = threads_ == 1;  // there might be none to be had later
+      if (is_last) changed_.wait(mutex_);
+      const bool is_timeout = !is_last && changed_.wait_for(mutex_, kIdle) == std::cv_status::timeout;
       --idle_;
-      if (woken == std::cv_status::timeout && waiting_.empty()) break;
+      if (is_timeout && waiting_.empty() && threads_ > 1) break;
     }
     if (waiting_.empty()) break;
     auto work = std::move(waiting_.front());

@@ -9,12 +9,13 @@
 
 namespace okcvm::daemon {
 
-/// Threads for work that blocks. It grows when all are busy and shrinks when they idle, so that slow work
-/// never keeps other work waiting as long as no more than `most` pieces are in hand; the server admits no
-/// more requests than that. Thread-safe.
+/// Threads for work that blocks. It grows when all are busy and shrinks to one when they idle, so that slow
+/// work never keeps other work waiting as long as no more than `most` pieces are in hand; the server admits
+/// no more requests than that. Thread-safe.
 class WorkerPool final {
  public:
-  explicit WorkerPool(std::size_t most) : most_(most) {}
+  /// Throws std::system_error where the host has no thread for it.
+  explicit WorkerPool(std::size_t most);
   ~WorkerPool() { finish(); }
   /// Waits for what was posted. Nothing may be posted from then on.
   void finish() EXCLUDES(mutex_);
@@ -23,6 +24,7 @@ class WorkerPool final {
   void post(std::function<void()> work) EXCLUDES(mutex_);
 
  private:
+  void start_thread() REQUIRES(mutex_);
   void run() EXCLUDES(mutex_);
 
   const std::size_t most_;

@@ -193,6 +193,7 @@ Result<Response> verify_snapshot(Exchange& exchange) {
   auto report = (*store)->verify(snapshot, *source, exchange.request.progress);
   if (!report) return fail(report.error());
   Json view{{"ok", report->problems.empty()}, {"objects", report->objects}};
+  view["snapshot"] = report->snapshot ? Json(report->snapshot->text()) : Json();
   add_notes(view, "problems", report->problems);
   add_differences(view, "live_differences", report->live_differences);
   return json_response(view);

@@ -201,10 +201,12 @@ Result<Registry::Loaded> Registry::load() {
     if (!row) return fail(row.error());
     if (!*row) return loaded;
     auto record = record_of(*statement);
-    if (record)
+    if (record) {
       loaded.sessions.push_back(std::move(*record));
-    else
-      loaded.unreadable.push_back(record.error().message);
+      continue;
+    }
+    const auto id = SessionId::parse(statement->text(0));
+    loaded.unreadable.push_back({id ? std::optional(*id) : std::nullopt, record.error().message});
   }
 }
 

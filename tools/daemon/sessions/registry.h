@@ -104,9 +104,13 @@ class Registry final {
   /// Last-used times; these may be lost when the host stops uncleanly.
   using Uses = std::vector<std::pair<SessionId, std::int64_t>>;
   Result<void> touch(const Uses& used);
+  struct Unreadable {
+    std::optional<SessionId> id;
+    std::string reason;
+  };
   struct Loaded {
     std::vector<SessionRecord> sessions;
-    std::vector<std::string> unreadable;  // why rows were left out; they stay in the file
+    std::vector<Unreadable> unreadable;  // rows that were left out; they stay in the file
   };
   Result<Loaded> load();
 

@@ -9,6 +9,7 @@
 
 #include "fusefs/session_mount.h"
 #include "tools/daemon/host/clock.h"
+#include "tools/daemon/sessions/session_metadata.h"
 
 namespace okcvm::daemon {
 namespace {
@@ -137,8 +138,8 @@ Result<Sessions::Entry> Sessions::make_entry(SessionRecord record) {
 }
 
 void Sessions::drop_entry(const SessionId& id) {
+  forget_affected(id);
   const MutexLock lock(mutex_);
-  std::erase_if(affected_, [&](const Affected& affected) { return affected.id == id; });
   sessions_.erase(id.text());
 }
 

@@ -238,6 +238,8 @@ class Sessions final {
   Result<void> attach(Session& session, FileDescriptor kept_device = {});
   void attach_again(Session& session);
   Result<void> detach(Session& session, bool force);
+  /// In the registry: what the next daemon is to make of it.
+  Result<void> note_phase(Session& session, SessionPhase phase);
   void begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount, bool was_taken_over,
                    std::optional<WorkdirFallback> unbound) EXCLUDES(totals_mutex_);
   void end_mount(Session& session, const fusefs::SessionMount& mount) EXCLUDES(totals_mutex_);
@@ -247,7 +249,6 @@ class Sessions final {
   Result<bool> remove_noted(Session& session, bool is_noted);
   Result<void> put_away(const Session& session, std::vector<std::filesystem::path>& left);
   Result<void> discard(const Session& session);
-  std::string metadata_of(const SessionRecord& record) const;
   Result<void> knows_parent(const Session& session, const Checkpoint& checkpoint);
 
   // sessions_skills.cpp
@@ -265,6 +266,8 @@ class Sessions final {
   void tell_of_unknown(std::map<std::string, FileDescriptor> devices,
                        const std::set<std::string, std::less<>>& known);
   void note_affected(const Session& session, std::string reason) EXCLUDES(mutex_);
+  void forget_affected(const SessionId& id) EXCLUDES(mutex_);
+  void note_unreadable(const Registry::Unreadable& row) EXCLUDES(mutex_);
   /// Of what there is of a session without a row.
   void note_unknown(const SessionId& id, std::string_view what) EXCLUDES(mutex_);
 

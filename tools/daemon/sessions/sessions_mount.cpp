@@ -4,13 +4,13 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "fusefs/session_mount.h"
 #include "policy/fault.h"
 #include "policy/trees.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/host/log.h"
+#include "tools/daemon/sessions/session_metadata.h"
 #include "tools/daemon/sessions/sessions.h"
 
 namespace okcvm::daemon {
@@ -38,17 +38,6 @@ Result<fusefs::WorkspaceInfo> count_tree(const std::filesystem::path& workspace,
 }
 
 }  // namespace
-
-std::string Sessions::metadata_of(const SessionRecord& record) const {
-  using nlohmann::ordered_json;
-  ordered_json metadata;
-  metadata["session_id"] = record.id.text();
-  metadata["created_at"] = time_text(record.created_at);
-  metadata["owner"] = {{"uid", record.owner_uid}, {"gid", record.owner_gid}};
-  metadata["skills"] = record.skills;
-  metadata["labels"] = record.labels;
-  return metadata.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-}
 
 snapshots::StoreConfig Sessions::store_config(const SessionRecord& record) const {
   return {config_.state_dir / "snapshots" / (record.id.text() + ".git"),
@@ -151,9 +140,10 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   auto config = mount_config(session, unbound);
   if (!config) return fail(config.error());
   const bool is_taken_over = static_cast<bool>(kept_device);
-  auto mount = kept_device ? backends_.take_over(std::move(*config), std::move(kept_device))
-                           : backends_.mount(std::move(*config));
+  auto mount = is_taken_over ? backends_.take_over(std::move(*config), std::move(kept_device))
+                             : backends_.mount(std::move(*config));
   if (!mount) return fail(mount.error());
+  forget_affected(session.id());
   if (const auto store = session.store(); store && !store->recovered().empty()) {
     const auto recovered = store->recovered();
     (*mount)->mark_changed(recovered);
@@ -224,20 +214,32 @@ Result<void> Sessions::detach(Session& session, bool force) {
   return {};
 }
 
+Result<void> Sessions::note_phase(Session& session, SessionPhase phase) {
+  auto record = session.record();
+  record.state = phase;
+  return save(session, std::move(record));
+}
+
 Result<void> Sessions::mount(Session& session) {
   const auto pass = session.gate().alone();
   if (!pass) return fail(pass.error());
-  if (const auto mount = session.mount(); !mount || !mount->is_in_place()) {
+  const auto live = session.mount();
+  const bool is_in_place = live && live->is_in_place();
+  const bool is_noted = session.record().state == SessionPhase::kMounted;
+  if (is_in_place) reopen_store(session);
+  if (is_in_place && is_noted) return {};
+  // First, since no call that is refused leaves a mount that the next daemon would take away.
+  if (auto noted = note_phase(session, SessionPhase::kMounted); !noted) return noted;
+  if (!is_in_place) {
     // Its mount may have been taken away from outside; then the rest of it goes first.
-    if (auto detached = detach(session, true); !detached) return detached;
-    if (auto attached = attach(session); !attached) return attached;
-  } else {
-    reopen_store(session);
-    if (session.record().state == SessionPhase::kMounted) return {};
+    auto attached = detach(session, true);
+    if (attached) attached = attach(session);
+    if (!attached && !is_noted)
+      if (auto noted = note_phase(session, SessionPhase::kUnmounted); !noted)
+        log_error("session {}: the registry has it as mounted: {}", session.id().text(),
+                  noted.error().message);
+    if (!attached) return attached;
   }
-  auto record = session.record();
-  record.state = SessionPhase::kMounted;
-  if (auto saved = save(session, std::move(record)); !saved) return saved;
   tell(session, "session", "mounted");
   return {};
 }
@@ -245,11 +247,17 @@ Result<void> Sessions::mount(Session& session) {
 Result<void> Sessions::unmount(Session& session, bool force) {
   const auto pass = session.gate().alone();
   if (!pass) return fail(pass.error());
+  const bool is_noted = session.record().state == SessionPhase::kUnmounted;
+  // What programs have open does not come back with another mount: by force it goes only once that is noted.
+  if (force && !is_noted)
+    if (auto noted = note_phase(session, SessionPhase::kUnmounted); !noted) return noted;
   if (auto detached = detach(session, force); !detached) return detached;
-  auto record = session.record();
-  if (record.state == SessionPhase::kUnmounted) return {};
-  record.state = SessionPhase::kUnmounted;
-  if (auto saved = save(session, std::move(record)); !saved) return saved;
+  if (is_noted) return {};
+  if (!force)
+    if (auto noted = note_phase(session, SessionPhase::kUnmounted); !noted) {
+      attach_again(session);
+      return noted;
+    }
   tell(session, "session", "unmounted");
   return {};
 }
@@ -340,9 +348,7 @@ Result<bool> Sessions::remove_found(Session& session) {
 
 /// False where there is no room for the note: deleting is what makes room.
 Result<bool> Sessions::note_deletion(Session& session) {
-  auto record = session.record();
-  record.state = SessionPhase::kDeleting;
-  const auto saved = save(session, std::move(record));
+  const auto saved = note_phase(session, SessionPhase::kDeleting);
   if (saved) return true;
   if (saved.error().code != Code::kNoSpace) return fail(saved.error());
   log_warning("session {}: it is deleted without a note of that, as the state directory is full",

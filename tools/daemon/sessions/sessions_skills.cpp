@@ -9,6 +9,7 @@
 
 #include "fusefs/session_mount.h"
 #include "tools/daemon/host/log.h"
+#include "tools/daemon/sessions/session_metadata.h"
 #include "tools/daemon/sessions/sessions.h"
 
 namespace okcvm::daemon {
@@ -88,13 +89,12 @@ Result<void> Sessions::unload_skill(Session& session, const std::string& skill) 
   auto record = session.record();
   if (std::erase(record.skills, skill) == 0)
     return fail(Code::kNotFound, "the skill is not loaded: see the session's skills", "skills/" + skill);
-  const auto metadata = metadata_of(record);
+  if (auto saved = save(session, std::move(record)); !saved) return saved;
   if (const auto mount = session.mount()) {
     auto unloaded = mount->unload_skill(*name);
     if (!unloaded && unloaded.error().code != Code::kNotFound) return unloaded;
-    mount->set_metadata(metadata);
+    mount->set_metadata(metadata_of(session.record()));
   }
-  if (auto saved = save(session, std::move(record)); !saved) return saved;
   events_.publish("skill", session.id().text(), session.owner(),
                   {EventHub::text("action", "unloaded"), EventHub::text("skill", skill)});
   return {};

@@ -108,11 +108,13 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
                            : (*store)->undo(hooks, progress);
   if (!dry_run) work_.restored(watch.time(), restored);
   if (!restored) return restored;
-  if (!dry_run)
+  if (!dry_run) {
+    forget_affected(session.id());
     events_.publish("restore", session.id().text(), session.owner(),
                     {EventHub::text("snapshot", restored->target.text()),
                      EventHub::number("changes", static_cast<std::int64_t>(restored->applied.size())),
                      EventHub::number("milliseconds", watch.milliseconds())});
+  }
   return restored;
 }
 

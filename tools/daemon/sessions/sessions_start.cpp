@@ -84,6 +84,20 @@ void Sessions::note_affected(const Session& session, std::string reason) {
   affected_.push_back({session.id(), session.owner(), std::move(reason), time_now()});
 }
 
+/// What was wrong is mended.
+void Sessions::forget_affected(const SessionId& id) {
+  const MutexLock lock(mutex_);
+  std::erase_if(affected_, [&](const Affected& known) { return known.id == id; });
+}
+
+void Sessions::note_unreadable(const Registry::Unreadable& row) {
+  log_error("registry: {}; the row is left out", row.reason);
+  if (!row.id) return;
+  const MutexLock lock(mutex_);
+  affected_.push_back(
+      {*row.id, 0, "its row of sessions.db is damaged and left out: " + row.reason, time_now()});
+}
+
 void Sessions::note_unknown(const SessionId& id, std::string_view what) {
   const std::string reason =
       "the registry has no such session, as when sessions.db was damaged or is not the one of these files: " +
@@ -145,10 +159,11 @@ void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was
     return open_store(session);
   }
   if (was_kept) end_kept(session.id());
+  const auto mounted = attach(session);
   if (!affected.empty())
     note_affected(session,
                   affected + "; it was mounted anew and programs that used it must reopen their files");
-  if (auto mounted = attach(session); !mounted)
+  if (!mounted)
     note_affected(session, "it could not be mounted: " + mounted.error().message);
   else
     note_unbound(session);
@@ -201,7 +216,7 @@ void Sessions::tell_of_unknown(std::map<std::string, FileDescriptor> devices,
 Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices) {
   auto loaded = registry_->load();
   if (!loaded) return fail(loaded.error());
-  for (const auto& reason : loaded->unreadable) log_error("registry: {}; the row is left out", reason);
+  for (const auto& row : loaded->unreadable) note_unreadable(row);
   auto left = folders_put_away();
 
   std::set<std::string, std::less<>> known;
