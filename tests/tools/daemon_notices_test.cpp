@@ -95,13 +95,16 @@ TEST_F(DaemonNotices, KeepNoDaemonFromBeingKilledOrReplaced) {
 TEST_F(DaemonNotices, AreToldThoughWhoTellsThemWasStopped) {
   start({"--keeper"});
   make_session();
-  std::filesystem::create_directory(outputs() / "a");
+  const auto from = outputs() / "b/a", to = outputs() / "a";
+  std::filesystem::create_directory(from);
+  // What is kept of it must go before the directory may stand where it could lead out.
+  std::filesystem::create_symlink("../file", from / "link");
+  EXPECT_EQ(std::filesystem::read_symlink(from / "link"), "../file");
   const auto teller = teller_of(serving_pid());
   ASSERT_TRUE(teller);
   ASSERT_EQ(::kill(*teller, SIGSTOP), 0);
-  auto renamed = std::async(std::launch::async,
-                            [&] { return ::rename((outputs() / "a").c_str(), (outputs() / "b/a").c_str()); });
-  EXPECT_EQ(renamed.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  auto renamed = std::async(std::launch::async, [&] { return ::rename(from.c_str(), to.c_str()); });
+  EXPECT_EQ(renamed.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   ::kill(*teller, SIGCONT);
   EXPECT_EQ(renamed.get(), 0);
 }
