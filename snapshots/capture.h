@@ -46,6 +46,7 @@ class Capture final {
     std::vector<std::string> paths;         // captured, the first of them the model for the others
     std::unordered_set<std::string> known;  // the same, while others are looked for
     std::uint64_t links = 0;
+    std::optional<FileStamp> read;  // when the model's bytes were, if nobody can store in it without a trace
     void add(const std::string& path) {
       if (known.insert(path).second) paths.push_back(path);
     }
@@ -56,6 +57,8 @@ class Capture final {
   Result<void> list_whole(Node& node, int fd, std::vector<DiskRow> rows, const std::string& path);
   Result<void> entry(Node& node, int parent, const std::string& path, std::vector<Node*>& directories);
   Result<void> regular(Node& node, int parent, const struct stat& status, const std::string& path);
+  /// Whether its bytes could be taken over from another name, which was read in this pass.
+  Result<bool> take_from_model(Node& node, const struct stat& status);
   Result<void> read_small(Node& node, int fd, std::uint64_t& size, const std::string& path);
   Result<void> read_large(Node& node, int fd, const struct stat& status, std::uint64_t& size,
                           const std::string& path);

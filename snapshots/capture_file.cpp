@@ -61,7 +61,10 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
   bool is_mapped = false;
   leave_origin(node);
   if (auto made = tree_.become(node, NodeType::kFile); !made) return made;
-  if (reads) {
+  auto taken = reads ? take_from_model(node, status) : Result<bool>(true);
+  if (!taken) return fail(taken.error());
+  std::optional<FileStamp> settled;
+  if (!*taken) {
     auto size = static_cast<std::uint64_t>(status.st_size);
     const auto planned = size;
     auto read = size < Batch::kStreamFrom ? read_small(node, fd.get(), size, path)
@@ -71,8 +74,10 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
     set_size(node, size);
     struct stat after {};
     if (::fstat(fd.get(), &after) != 0) return fail_errno(errno, kCannotRead, path);
-    if (stamp_of(after) != stamp_of(status) || size != planned) note_in_flight(path);
+    const bool is_still = stamp_of(after) == stamp_of(status) && size == planned;
+    if (!is_still) note_in_flight(path);
     is_mapped = look_for_writers(fd.get(), path);
+    if (is_still && !is_mapped) settled = stamp_of(status);
   }
   if (node.sparse != has_holes(status)) node.touch();
   node.sparse = has_holes(status);
@@ -83,6 +88,7 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
     trust_.index->saw_file(path, stamp_of(status), now_ns_);
   if (status.st_nlink > 1) {
     auto& inode = linked_[status.st_ino];
+    if (inode.paths.empty()) inode.read = settled;
     inode.paths.push_back(path);
     inode.links = status.st_nlink;
   } else if (tree_.links().find(path)) {
@@ -91,6 +97,19 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
   auto attributes = attributes_of(fd.get(), status);
   if (!attributes) return fail_errno(attributes.error().errno_value, kCannotRead, path);
   return set_attributes(node, std::move(*attributes));
+}
+
+Result<bool> Capture::take_from_model(Node& node, const struct stat& status) {
+  const auto inode = linked_.find(status.st_ino);
+  if (status.st_nlink < 2 || inode == linked_.end() || inode->second.read != stamp_of(status)) return false;
+  const auto path = RelPath::parse(inode->second.paths.front());
+  auto model = path ? tree_.find(*path) : Result<Node*>(nullptr);
+  if (!model) return fail(model.error());
+  if (!*model || (*model)->type != NodeType::kFile || (*model)->content.is_none()) return false;
+  if (node.content != (*model)->content) node.touch();
+  node.content = (*model)->content;
+  set_size(node, (*model)->size);
+  return true;
 }
 
 Result<void> Capture::read_small(Node& node, int fd, std::uint64_t& size, const std::string& path) {

@@ -9,7 +9,7 @@ seconds=${1:-120}
 fuzzers=${*:-fuzz_policy fuzz_http_text fuzz_http_server fuzz_options fuzz_registry_file fuzz_registry_rows fuzz_keeper fuzz_cli}
 
 cmake -S . -B build-fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=clang++ \
-  -DCMAKE_C_COMPILER=clang -DOKCVM_FUZZ=ON >build-fuzz.log 2>&1 || { cat build-fuzz.log; exit 1; }
+  -DCMAKE_C_COMPILER=clang -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DOKCVM_FUZZ=ON >build-fuzz.log 2>&1 || { cat build-fuzz.log; exit 1; }
 mv build-fuzz.log build-fuzz/configure.log
 # shellcheck disable=SC2086
 nice ninja -C build-fuzz -j2 $fuzzers

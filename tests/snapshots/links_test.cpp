@@ -74,6 +74,23 @@ TEST_F(LinksTest, ALinkMadeSinceTheLastSnapshotJoins) {
   expect_bytes(snapshot(), {"outputs/apart", "uploads/b/apart"}, "and again");
 }
 
+TEST_F(LinksTest, AreReadOnceHoweverManyNamesTheyHave) {
+  constexpr std::uint64_t kSize = 3 << 20;
+  make_zones();
+  shell("head -c 3M /dev/urandom > outputs/m; ln outputs/m outputs/n; ln outputs/m temp/m");
+  auto taken = snapshot();
+  EXPECT_EQ(taken.stats.bytes_read, kSize);
+  expect_exact(taken);
+  for (const char* name : {"outputs/a", "outputs/z"}) {  // before and after the others
+    record_.note(ChangeKind::kContent, "outputs/m");
+    record_.note(ChangeKind::kEntry, name);
+    make_link("outputs/m", name);
+    taken = snapshot();
+    EXPECT_EQ(taken.stats.bytes_read, kSize) << name;
+    expect_exact(taken);
+  }
+}
+
 TEST_F(LinksTest, AlsoInAFolderMadeSinceThen) {
   three_names();
   record_.note(ChangeKind::kTree, "outputs/new");
