@@ -59,7 +59,7 @@ class SessionsOnFakes : public ::testing::Test {
   void refuse_changes();
   void accept_changes() { run_sql("DROP TRIGGER refuse"); }
 
-  const daemon::Peer root_;
+  const daemon::Peer root_{};
   std::filesystem::path top_;
   daemon::EventHub events_;
   FakeMounts mounts_;
