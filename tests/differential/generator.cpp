@@ -222,7 +222,7 @@ void Generator::choose_for_path(Operation& operation) {
 }
 
 Operation Generator::next() {
-  constexpr std::array owners{kNobody, static_cast<uid_t>(0), test::kAlice.uid, test::kBob.uid};
+  const std::array owners{kNobody, static_cast<uid_t>(0), test::kAlice.uid, test::kBob.uid};
   Operation operation;
   do {
     operation.kind = kind();

@@ -277,8 +277,8 @@ TEST_F(Workdir, ADirectoryThatIsNotOnesOwnStaysWhereItIs) {
   const auto moved = workdir() / "from/bobs", elsewhere = workdir() / "to/other",
              bobs = workdir() / "to/bobs";
   for (const auto& [target, flags] : {std::pair(elsewhere, 0u), std::pair(bobs, unsigned{RENAME_EXCHANGE})}) {
-    const auto move = [&](int) {
-      return ::renameat2(AT_FDCWD, moved.c_str(), AT_FDCWD, target.c_str(), flags);
+    const auto move = [&, to = target.c_str(), how = flags](int) {
+      return ::renameat2(AT_FDCWD, moved.c_str(), AT_FDCWD, to, how);
     };
     EXPECT_EQ(after_giving_away(moved, exchange, move), EACCES);
     exchange();
