@@ -80,7 +80,11 @@ class FuzzedServer {
   sockaddr_un address_{};
   boost::asio::io_context io_{1};
   WorkerPool workers_{16};
-  Server server_{io_, workers_, {.header_bytes = 2048, .body_bytes = 4096}, route};
+  Server server_{io_,
+                 workers_,
+                 {.header_bytes = 2048, .body_bytes = 4096},
+                 route,
+                 [](std::string_view, int, std::chrono::nanoseconds) {}};
 };
 
 }  // namespace
