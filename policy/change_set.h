@@ -45,6 +45,9 @@ struct ChangeSet {
   std::uint64_t lost_at = 0;
   /// The state that all this is counted from, by the name it was given; empty: nobody said.
   std::string counts_from = {};
+  /// A time before the cut, in nanoseconds since the epoch: what changed later may be in the next set. By
+  /// whoever asked for the cut; 0: not told.
+  std::int64_t cut_after_ns = 0;
 
   bool empty() const { return !rescan && changes.empty(); }
 };

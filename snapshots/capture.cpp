@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "policy/fault.h"
 #include "policy/zones.h"
@@ -49,9 +48,6 @@ void Captured::add(Captured later) {
 }
 
 Result<Captured> Capture::run() {
-  now_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                std::chrono::system_clock::now().time_since_epoch())
-                .count();
   if (auto done = zones(); !done) return fail(done.error());
   if (auto joined = join_links(); !joined) return fail(joined.error());
   log_moves();

@@ -30,7 +30,8 @@ struct Captured {
 class Capture final {
  public:
   struct Trust {
-    StatIndex* index = nullptr;  // none: nothing is recognised, everything marked is read
+    StatIndex* index = nullptr;     // none: nothing is recognised, everything marked is read
+    std::int64_t cut_after_ns = 0;  // of the change set: what is not named there may have changed since
     bool by_stat = false;  // a file that looks as it did when it was read needs no reading (full comparison)
     bool recognizes = true;  // what was moved may still be what the index says; else it is read
   };
@@ -89,7 +90,6 @@ class Capture final {
   const Progress& progress_;
   Captured found_;
   std::uint64_t told_at_bytes_ = 0;  // of found_.bytes, when progress was last told
-  std::int64_t now_ns_ = 0;
   std::map<std::uint64_t, LinkedInode> linked_;
   std::vector<std::string> alone_;  // files of one link that had more
   // Of folders, from and to; of anything that is to be forgotten, to nowhere.

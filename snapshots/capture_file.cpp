@@ -85,7 +85,7 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
   if (trust_.index && is_mapped)
     trust_.index->removed(path);  // stores to a page that was written to already leave no trace in its times
   else if (trust_.index)
-    trust_.index->saw_file(path, stamp_of(status), now_ns_);
+    trust_.index->saw_file(path, stamp_of(status), trust_.cut_after_ns);
   if (status.st_nlink > 1) {
     auto& inode = linked_[status.st_ino];
     if (inode.paths.empty()) inode.read = settled;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,8 @@ class PathTable final {
 
   /// Paths by number. Members of a group come in order.
   std::map<std::uint32_t, std::vector<std::string>> groups() const;
+  /// Those that were in it and are not any more, since it was made or last stored.
+  const std::set<std::string, std::less<>>& gone() const { return gone_; }
   std::uint32_t unused_number() const { return highest_ + 1; }
   /// Numbers groups of hard links from 1 by their first member, and drops those of one member only.
   void normalize();
@@ -39,10 +42,14 @@ class PathTable final {
   static Result<PathTable> parse(std::string_view text);
   /// Whether it may differ from what was parsed or, since then, said to be stored.
   bool has_changed() const { return has_changed_; }
-  void mark_stored() { has_changed_ = false; }
+  void mark_stored() {
+    has_changed_ = false;
+    gone_.clear();
+  }
 
  private:
   std::map<std::string, std::uint32_t, std::less<>> numbers_;
+  std::set<std::string, std::less<>> gone_;
   std::uint32_t highest_ = 0;  // that there ever was
   bool has_changed_ = false;
 };

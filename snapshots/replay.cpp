@@ -96,19 +96,25 @@ Result<void> mark_whole(Tree& tree, const RelPath& path) {
 
 /// A changed file with several names is recorded under one of them, which may be gone by the end of the set.
 /// Knows groups of hard links by every name that they have meanwhile, or would have: moves may be refused.
-/// Where that would be too many names, every group counts as changed.
+/// Where that would be too many names, or the one may have been gone when the tree was last captured, every
+/// group counts as changed.
 class ChangedLinks final {
  public:
-  explicit ChangedLinks(Tree& tree) : tree_(tree) {}
+  explicit ChangedLinks(Tree& tree) : tree_(tree), gone_(tree.links().gone()) {}
 
   void file(const std::string& path, std::uint8_t bits) {
+    if (gone_.contains(path)) has_lost_track_ = true;
     for (const auto& [name, group] : within(path, path + '\0')) bits_[group] |= bits;
   }
   void tree(const std::string& path, std::uint8_t bits) {
+    const auto below = gone_.lower_bound(path + '/');
+    if (gone_.contains(path) || (below != gone_.end() && below->starts_with(path + '/')))
+      has_lost_track_ = true;
     for (const auto& [name, group] : at_or_below(path)) bits_[group] |= bits;
   }
   /// To be called before the tree is changed.
   void moved(const std::string& from, const std::string& to) {
+    if (!gone_.empty()) has_lost_track_ = true;
     if (has_lost_track_) return;
     const auto found = at_or_below(from);
     if (found.empty() && at_or_below(to).empty()) return;
@@ -137,6 +143,12 @@ class ChangedLinks final {
       const std::uint8_t bits = has_lost_track_ ? std::uint8_t{kMarkContent} : changed->second;
       if (auto marked = mark(tree_, *path, bits); !marked) return marked;
     }
+    if (!has_lost_track_) return {};
+    for (const auto& name : gone_) {  // also of those that are in no group any more
+      const auto path = RelPath::parse(name);
+      if (!path) return fail(path.error());
+      if (auto marked = mark(tree_, *path, kMarkContent); !marked) return marked;
+    }
     return {};
   }
 
@@ -158,7 +170,8 @@ class ChangedLinks final {
   }
 
   Tree& tree_;
-  Names names_;  // once a name moved; before that, the tree's
+  const std::set<std::string, std::less<>> gone_;  // when all this began
+  Names names_;                                    // once a name moved; before that, the tree's
   std::size_t carried_ = 0;
   bool has_lost_track_ = false;
   std::map<std::uint32_t, std::uint8_t> bits_;

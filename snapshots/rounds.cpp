@@ -1,6 +1,7 @@
 #include "snapshots/rounds.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "snapshots/replay.h"
 
@@ -35,6 +36,13 @@ bool continues(const ChangeSet& before, const ChangeSet& now) {
 
 }  // namespace
 
+ChangeSet timed_cut(const Store::ChangeSource& changes) {
+  const auto before = std::chrono::system_clock::now().time_since_epoch();
+  ChangeSet set = changes.cut();
+  set.cut_after_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(before).count();
+  return set;
+}
+
 Result<Captured> Rounds::capture(Tree& tree, Capture::Trust trust) {
   auto disk = Disk::open(workspace_);
   if (!disk) return fail(disk.error());
@@ -59,7 +67,7 @@ Result<Reading> Rounds::read_first(ChangeSet set) {
   if (!followed) return fail(followed.error());
   if (!start_.has_base) (*tree)->root().mark(kMarkWhole);
   start_.index->drop();
-  auto found = capture(**tree, {start_.index, set.rescan && start_.has_base, true});
+  auto found = capture(**tree, {start_.index, set.cut_after_ns, set.rescan && start_.has_base, true});
   if (!found) return fail(found.error());
   return Reading{std::move(*tree), std::move(*found), std::move(set)};
 }
@@ -69,7 +77,7 @@ Result<void> Rounds::read_further(Reading& reading, ChangeSet next) {
   // None of these moves is followed, so that is never too long.
   if (auto replayed = replay(beyond(reading.set, next), Moves::kMayBeKnown, *reading.tree); !replayed)
     return fail(replayed.error());
-  auto found = capture(*reading.tree, {start_.index, false, false});
+  auto found = capture(*reading.tree, {start_.index, next.cut_after_ns, false, false});
   if (!found) return fail(found.error());
   reading.found.add(std::move(*found));
   reading.set = std::move(next);
@@ -80,11 +88,11 @@ Result<Reading> Rounds::read(ChangeSet set) {
   std::shared_ptr<void> held;
   const auto cut_held = [&] {
     if (!held && changes_.hold) held = changes_.hold();
-    return changes_.cut();
+    return timed_cut(changes_);
   };
   auto reading = read_first(std::move(set));
   for (int round = 2; reading && changes_.cut && round <= kRounds; ++round) {
-    ChangeSet next = round == kRounds ? cut_held() : changes_.cut();
+    ChangeSet next = round == kRounds ? cut_held() : timed_cut(changes_);
     if (!continues(reading->set, next)) {
       next.rescan = true;
       reading = read_first(std::move(next));

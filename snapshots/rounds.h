@@ -19,6 +19,9 @@ struct Reading {
   ChangeSet set;  // all of it is in the tree: this is what may be retired
 };
 
+/// A cut that says after what time it was made.
+ChangeSet timed_cut(const Store::ChangeSource& changes);
+
 /// Reads what a change set names, cuts again, and reads what came meanwhile, until the names stood still from
 /// one cut to the next: a file that is renamed while it is looked for could be missing under both names. If
 /// they never stand still the last round is short, and the session's operations wait for it. One use; not

@@ -201,8 +201,8 @@ void StatIndex::saw_folder(std::string_view path, const Identity& identity) {
   append_row(path, identity, folders_.pending);
 }
 
-void StatIndex::saw_file(std::string_view path, FileStamp stamp, std::int64_t now_ns) {
-  if (stamp.changed_ns + kTickNs > now_ns) stamp.changed_ns = FileStamp::kUntold;
+void StatIndex::saw_file(std::string_view path, FileStamp stamp, std::int64_t known_at_ns) {
+  if (stamp.changed_ns + kTickNs > known_at_ns) stamp.changed_ns = FileStamp::kUntold;
   append_row(path, stamp, files_.pending);
 }
 

@@ -46,8 +46,8 @@ class StatIndex final {
   /// What the next snapshot found, in order, but that all moves go before. Kept when that is `commit`ted,
   /// else to be dropped.
   void saw_folder(std::string_view path, const Identity& identity);
-  /// `now_ns`: a time before it was looked at, since the epoch.
-  void saw_file(std::string_view path, FileStamp stamp, std::int64_t now_ns);
+  /// `known_at_ns`: a time since the epoch at which what is known of its bytes was true.
+  void saw_file(std::string_view path, FileStamp stamp, std::int64_t known_at_ns);
   void moved(std::string_view from, std::string_view to);
   void removed(std::string_view path);
   /// Of a snapshot: what changed, or everything.

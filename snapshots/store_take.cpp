@@ -15,7 +15,7 @@ namespace okcvm::snapshots {
 namespace {
 
 ChangeSet cut_from(const Store::ChangeSource& changes) {
-  if (changes.cut) return changes.cut();
+  if (changes.cut) return timed_cut(changes);
   ChangeSet unknown;
   unknown.rescan = true;
   unknown.rescan_reason = "nobody recorded changes";

@@ -1,8 +1,11 @@
 // Names change while a snapshot is taken. Whatever stands somewhere all the time is in it.
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <random>
@@ -125,6 +128,58 @@ TEST_F(RoundsTest, AFileThatMovesAfterTheCutIsFoundWhereItCameTo) {
   EXPECT_EQ(shared_.cuts, 3);
   EXPECT_EQ(shared_.holds, 0) << "the names stood still by themselves";
   EXPECT_EQ(shared_.retired, 2u);
+  expect_exact(taken);
+}
+
+// What was written through the name that went is only recorded under that.
+TEST_F(RoundsTest, WhatIsWrittenToAFileThroughANameThatGoesIsThereUnderTheOthers) {
+  const auto expect_new_in = [this](const std::string& other, const std::function<void()>& meddle) {
+    make_zones();
+    shell("rm -rf uploads/* temp/* outputs/b; mkdir temp/d; printf old > uploads/a; ln uploads/a temp/d/y" +
+          other);
+    snapshot();
+    shared_.change(ChangeKind::kAttributes, "temp/d/y", "", [&] { ::chmod(in("temp/d/y").c_str(), 0640); });
+    const int before = shared_.cuts;
+    const auto taken = take(meddled([&](int cut) {
+      if (cut == before + 1) meddle();
+    }));
+    EXPECT_EQ(git("show " + taken.id.text() + ":workspace/uploads/a"), "new") << other;
+    expect_exact(taken);
+  };
+  const auto write_to = [this](const std::string& path) {
+    shared_.change(ChangeKind::kContent, path, "",
+                   [&] { EXPECT_EQ(::pwrite(open_file(in(path), O_WRONLY).get(), "new", 3, 0), 3); });
+  };
+  const auto write_and_remove = [&] {
+    write_to("temp/d/y");
+    shared_.change(ChangeKind::kEntry, "temp/d/y", "", [&] { std::filesystem::remove(in("temp/d/y")); });
+  };
+  const auto move_and_remove = [&] {
+    move("temp/d", "temp/e");
+    write_to("temp/e/y");
+    shared_.change(ChangeKind::kTree, "temp/e", "", [&] { std::filesystem::remove_all(in("temp/e")); });
+  };
+  for (const std::string other : {"", "; ln uploads/a outputs/b"}) {
+    expect_new_in(other, write_and_remove);
+    expect_new_in(other, move_and_remove);
+  }
+}
+
+TEST_F(RoundsTest, WhatIsWrittenWhenOnlyAttributesAreReadIsFoundThoughTheRecordOfItIsLost) {
+  make_zones();
+  shell("printf old > outputs/f");
+  snapshot();
+  shared_.change(ChangeKind::kAttributes, "outputs/f", "", [&] { ::chmod(in("outputs/f").c_str(), 0600); });
+  take(meddled([&](int cut) {
+    if (cut != 1) return;
+    EXPECT_EQ(::pwrite(open_file(in("outputs/f"), O_WRONLY).get(), "new", 3, 0), 3);
+    const auto written = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - written < std::chrono::milliseconds(60))
+      std::this_thread::yield();  // then times tell what was before and what after
+  }));
+  shared_.lost_at = 1;
+  const auto taken = take(shared_.source());
+  EXPECT_EQ(git("show " + taken.id.text() + ":workspace/outputs/f"), "new");
   expect_exact(taken);
 }
 

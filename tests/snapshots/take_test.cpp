@@ -83,6 +83,16 @@ TEST_F(SnapshotTest, ARenamedFolderIsNotReadAgain) {
   expect_exact(taken);
 }
 
+TEST_F(SnapshotTest, VerifyNeedsNone) {
+  make_zones();
+  EXPECT_FALSE(store().take("given up", record_.source(),
+                            [](std::string_view, std::uint64_t, std::uint64_t) { return false; }));
+  const auto report = store().verify("", record_.source(), nullptr);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_FALSE(report->snapshot);
+  EXPECT_THAT(report->problems, IsEmpty());
+}
+
 TEST_F(SnapshotTest, TheIndexForgetsWhatWasMovedAsideAndRemoved) {
   make_zones();
   shell(

@@ -161,6 +161,53 @@ TEST_F(Sessions, WhoseRowIsDamagedAreToldOf) {
   ASSERT_THAT(affected, SizeIs(1));
   EXPECT_EQ(affected[0].id.text(), "s");
   EXPECT_THAT(affected[0].reason, ::testing::HasSubstr("invalid time"));
+  daemon::CreateRequest same;
+  same.id = "s";
+  EXPECT_FALSE(sessions_->create(root_, same)) << "it may be somebody's";
+  EXPECT_THAT(sessions_->affected(), SizeIs(1));
+  const daemon::Peer other{1, 1000, 1000, {}};
+  EXPECT_FALSE(*sessions_->remove(other, "s"));
+  EXPECT_TRUE(*sessions_->remove(root_, "s"));
+  EXPECT_THAT(sessions_->affected(), IsEmpty());
+  EXPECT_TRUE(sessions_->create(root_, same));
+}
+
+TEST_F(Sessions, ThatWereToBeUnmountedByADaemonThatDiedAreTakenOverForThat) {
+  create("s");
+  run_sql("UPDATE sessions SET state = 'unmounted'");
+  int takings = 0, endings = 0;
+  mounts_.at_take_over = [&] {
+    ++takings;
+    return Result<void>();
+  };
+  mounts_.at_unmount = [&] { ++endings; };
+  std::map<std::string, FileDescriptor> kept;
+  kept.emplace("s", open_file("/dev/null", O_RDWR));
+  start(std::move(kept));
+  EXPECT_EQ(takings, 1);
+  EXPECT_EQ(endings, 1);
+  EXPECT_FALSE(mounts_.shown("s"));
+  EXPECT_EQ(row("s")->state, SessionPhase::kUnmounted);
+}
+
+TEST_F(Sessions, WhoseWorkdirIsNotBoundAreAffectedUntilItIs) {
+  const auto workdir = top_ / "projects/p";
+  std::filesystem::create_directory(workdir);
+  daemon::CreateRequest request;
+  request.id = "s";
+  request.workdir.path = workdir;
+  ASSERT_TRUE(sessions_->create(root_, request));
+  std::filesystem::rename(workdir, top_ / "projects/q");
+  start();
+  EXPECT_THAT(sessions_->affected(), SizeIs(1));
+  EXPECT_TRUE(sessions_->unmount(found("s"), false));
+  EXPECT_THAT(sessions_->affected(), IsEmpty());
+  EXPECT_TRUE(sessions_->mount(found("s")));
+  EXPECT_THAT(sessions_->affected(), SizeIs(1));
+  std::filesystem::rename(top_ / "projects/q", workdir);
+  EXPECT_TRUE(sessions_->unmount(found("s"), false));
+  EXPECT_TRUE(sessions_->mount(found("s")));
+  EXPECT_THAT(sessions_->affected(), IsEmpty());
 }
 
 TEST_F(Sessions, ShowNoSkillThatWasRefused) {
@@ -204,7 +251,9 @@ TEST_F(Sessions, KeepTheirWorkdirAndMountWhenASwitchIsRefused) {
     EXPECT_EQ(row("s")->device_id, std::nullopt);
   };
   refuse_changes();
+  const auto mount = session.mount_object();
   expect_as_before();
+  EXPECT_EQ(session.mount_object(), mount) << "what is open in it has to stay open";
   accept_changes();
   bool is_first = true;
   mounts_.at_mount = [&]() -> Result<void> {

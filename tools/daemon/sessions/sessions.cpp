@@ -138,7 +138,7 @@ Result<Sessions::Entry> Sessions::make_entry(SessionRecord record) {
 }
 
 void Sessions::drop_entry(const SessionId& id) {
-  forget_affected(id);
+  for (const auto until : {Affected::Until::kMounted, Affected::Until::kRestored}) forget_affected(id, until);
   const MutexLock lock(mutex_);
   sessions_.erase(id.text());
 }

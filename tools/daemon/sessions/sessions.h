@@ -88,10 +88,12 @@ class Sessions final {
   void count_all_as_used();
 
   struct Affected {
+    enum class Until : std::uint8_t { kMounted, kRestored, kDeleted };  // anew, or as far as that one goes
     SessionId id;
     uid_t owner;
     std::string reason;
     timespec at;
+    Until until = Until::kMounted;
   };
   std::vector<Affected> affected() const EXCLUDES(mutex_);
 
@@ -229,6 +231,7 @@ class Sessions final {
   Result<std::optional<SessionPointer>> existing_agent(const CreateRequest& request, uid_t owner);
   Result<void> save(Session& session, SessionRecord record);
   Result<bool> remove_found(Session& session);
+  Result<bool> remove_unreadable(const Peer& peer, std::string_view id);
   /// False if it was used after `limit`, or is gone. An error if it is in use, or cannot be removed.
   Result<bool> remove_unused(Session& session, std::int64_t limit);
   void tell(const Session& session, std::string_view type, std::string_view action) const;
@@ -260,13 +263,16 @@ class Sessions final {
   using Deadline = std::chrono::steady_clock::time_point;
   Result<void> take_over(Session& session, const FileDescriptor& device, Deadline last_try);
   void bring_back(Session& session, FileDescriptor kept_device, bool was_lost, Deadline last_try);
+  void end_unmounting(Session& session);
   void note_unbound(const Session& session) EXCLUDES(mutex_);
   std::vector<std::filesystem::path> folders_put_away() const;
   void finish_deletion(const Session& session, bool was_kept, std::vector<std::filesystem::path>& left);
   void tell_of_unknown(std::map<std::string, FileDescriptor> devices,
                        const std::set<std::string, std::less<>>& known);
-  void note_affected(const Session& session, std::string reason) EXCLUDES(mutex_);
-  void forget_affected(const SessionId& id) EXCLUDES(mutex_);
+  void note_affected(const Session& session, std::string reason,
+                     Affected::Until until = Affected::Until::kMounted) EXCLUDES(mutex_);
+  /// What was wrong until now is mended.
+  void forget_affected(const SessionId& id, Affected::Until until) EXCLUDES(mutex_);
   void note_unreadable(const Registry::Unreadable& row) EXCLUDES(mutex_);
   /// Of what there is of a session without a row.
   void note_unknown(const SessionId& id, std::string_view what) EXCLUDES(mutex_);
@@ -300,6 +306,7 @@ class Sessions final {
   std::map<std::string, uid_t, std::less<>> gone_ GUARDED_BY(mutex_);
   std::deque<std::string> gone_first_ GUARDED_BY(mutex_);  // in the order in which they went
   std::vector<Affected> affected_ GUARDED_BY(mutex_);
+  std::set<std::string, std::less<>> unreadable_ GUARDED_BY(mutex_);  // ids of damaged rows
 };
 
 }  // namespace okcvm::daemon

@@ -143,7 +143,8 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   auto mount = is_taken_over ? backends_.take_over(std::move(*config), std::move(kept_device))
                              : backends_.mount(std::move(*config));
   if (!mount) return fail(mount.error());
-  forget_affected(session.id());
+  for (const auto until : {Affected::Until::kMounted, Affected::Until::kRestored})
+    forget_affected(session.id(), until);
   if (const auto store = session.store(); store && !store->recovered().empty()) {
     const auto recovered = store->recovered();
     (*mount)->mark_changed(recovered);
@@ -152,8 +153,10 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   const auto lost = is_taken_over ? std::nullopt : lost_workspace(session);
   if (lost) {
     if (lost->stats.files > 0)
-      note_affected(session, "its files are not in the state directory any more: put them back, or restore " +
-                                 lost->id.text() + ", its newest snapshot");
+      note_affected(session,
+                    "its files are not in the state directory any more: put them back, or restore " +
+                        lost->id.text() + ", its newest snapshot",
+                    Affected::Until::kRestored);
     std::vector<RelPath> zones;
     for (const auto& rule : kZoneRules)
       if (rule.snapshotted) zones.push_back(*RelPath::parse(rule.name));
@@ -163,6 +166,7 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   if (backends_.keep_device) backends_.keep_device(session.id(), (*mount)->device());
   fault_point("session.kept");
   begin_mount(session, std::move(*mount), is_taken_over, std::move(unbound));
+  note_unbound(session);
   return {};
 }
 
@@ -252,6 +256,7 @@ Result<void> Sessions::unmount(Session& session, bool force) {
   if (force && !is_noted)
     if (auto noted = note_phase(session, SessionPhase::kUnmounted); !noted) return noted;
   if (auto detached = detach(session, force); !detached) return detached;
+  forget_affected(session.id(), Affected::Until::kMounted);
   if (is_noted) return {};
   if (!force)
     if (auto noted = note_phase(session, SessionPhase::kUnmounted); !noted) {
@@ -327,12 +332,27 @@ Result<void> Sessions::discard(const Session& session) {
 Result<bool> Sessions::remove(const Peer& peer, std::string_view id) {
   if (auto valid = SessionId::parse(id); !valid) return fail(valid.error());
   const auto session = exact(peer, id);
-  if (!session) return false;
+  if (!session) return remove_unreadable(peer, id);
   const auto started = std::chrono::steady_clock::now();
   auto removed = remove_found(*session);
   if (!removed || *removed)
     work_.deleted(std::chrono::steady_clock::now() - started, removed ? nullptr : &removed.error());
   return removed;
+}
+
+/// Of a damaged row nobody knows whose it is.
+Result<bool> Sessions::remove_unreadable(const Peer& peer, std::string_view id) {
+  const auto valid = SessionId::parse(id);
+  {
+    const MutexLock lock(mutex_);
+    if (!peer.is_root() || !unreadable_.contains(id)) return false;
+  }
+  if (auto discarded = discard(Session(SessionRecord(*valid))); !discarded) return fail(discarded.error());
+  if (auto removed = registry_->remove(*valid); !removed) return fail(removed.error());
+  forget_affected(*valid, Affected::Until::kDeleted);
+  const MutexLock lock(mutex_);
+  unreadable_.erase(valid->text());
+  return true;
 }
 
 Result<bool> Sessions::remove_found(Session& session) {

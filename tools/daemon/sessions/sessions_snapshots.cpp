@@ -109,7 +109,7 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
   if (!dry_run) work_.restored(watch.time(), restored);
   if (!restored) return restored;
   if (!dry_run) {
-    forget_affected(session.id());
+    if (snapshot && paths.empty()) forget_affected(session.id(), Affected::Until::kRestored);
     events_.publish("restore", session.id().text(), session.owner(),
                     {EventHub::text("snapshot", restored->target.text()),
                      EventHub::number("changes", static_cast<std::int64_t>(restored->applied.size())),

@@ -75,27 +75,29 @@ void remove_meanwhile(std::vector<std::filesystem::path> folders) {
 
 }  // namespace
 
-void Sessions::note_affected(const Session& session, std::string reason) {
+void Sessions::note_affected(const Session& session, std::string reason, Affected::Until until) {
   log_error("session {}: {}", session.id().text(), reason);
   const MutexLock lock(mutex_);
   // At each mount it may be the same again.
   std::erase_if(affected_,
                 [&](const Affected& known) { return known.id == session.id() && known.reason == reason; });
-  affected_.push_back({session.id(), session.owner(), std::move(reason), time_now()});
+  affected_.push_back({session.id(), session.owner(), std::move(reason), time_now(), until});
 }
 
-/// What was wrong is mended.
-void Sessions::forget_affected(const SessionId& id) {
+void Sessions::forget_affected(const SessionId& id, Affected::Until until) {
   const MutexLock lock(mutex_);
-  std::erase_if(affected_, [&](const Affected& known) { return known.id == id; });
+  std::erase_if(affected_, [&](const Affected& known) { return known.id == id && known.until == until; });
 }
 
 void Sessions::note_unreadable(const Registry::Unreadable& row) {
   log_error("registry: {}; the row is left out", row.reason);
   if (!row.id) return;
   const MutexLock lock(mutex_);
-  affected_.push_back(
-      {*row.id, 0, "its row of sessions.db is damaged and left out: " + row.reason, time_now()});
+  unreadable_.insert(row.id->text());
+  affected_.push_back({*row.id, 0,
+                       "its row of sessions.db is damaged and left out: " + row.reason +
+                           "; mend it while no daemon runs, or delete the session",
+                       time_now(), Affected::Until::kDeleted});
 }
 
 void Sessions::note_unknown(const SessionId& id, std::string_view what) {
@@ -104,7 +106,7 @@ void Sessions::note_unknown(const SessionId& id, std::string_view what) {
       std::string(what) + "; put the right sessions.db back, or remove what is left under this name";
   log_error("session {}: {}", id.text(), reason);
   const MutexLock lock(mutex_);
-  affected_.push_back({id, 0, reason, time_now()});
+  affected_.push_back({id, 0, reason, time_now(), Affected::Until::kDeleted});
 }
 
 std::vector<Sessions::Affected> Sessions::affected() const {
@@ -148,9 +150,10 @@ void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was
   std::string affected;
   if (was_lost) affected = "its mount was lost with the last daemon";
   const bool was_kept = static_cast<bool>(kept_device);
-  if (was_kept && should_be_mounted) {
+  if (was_kept) {
     const auto taken = take_over(session, kept_device, last_try);
-    if (taken) return note_unbound(session);
+    if (taken && should_be_mounted) return;
+    if (taken) return end_unmounting(session);
     affected = "its mount could not be taken over: " + taken.error().message;
   }
   kept_device.reset();
@@ -163,10 +166,16 @@ void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was
   if (!affected.empty())
     note_affected(session,
                   affected + "; it was mounted anew and programs that used it must reopen their files");
-  if (!mounted)
-    note_affected(session, "it could not be mounted: " + mounted.error().message);
-  else
-    note_unbound(session);
+  if (!mounted) note_affected(session, "it could not be mounted: " + mounted.error().message);
+}
+
+/// The last daemon noted that it is unmounted, and did not come to it: what programs stored in mapped files
+/// is to be asked for first, and the record of changes to be kept.
+void Sessions::end_unmounting(Session& session) {
+  auto detached = detach(session, true);
+  if (!detached && detached.error().code == Code::kNoSpace) detached = detach(session, true);
+  if (!detached)
+    log_error("session {}: it could not be unmounted: {}", session.id().text(), detached.error().message);
 }
 
 void Sessions::note_unbound(const Session& session) {
@@ -205,7 +214,7 @@ void Sessions::tell_of_unknown(std::map<std::string, FileDescriptor> devices,
     auto id = SessionId::parse(name);
     if (!id) continue;
     let_go(*id, true);
-    note_unknown(*id, "its mount, which was kept, is let go");
+    if (!known.contains(name)) note_unknown(*id, "its mount, which was kept, is let go");
   }
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(config_.state_dir / "workspaces", ignored))
@@ -216,10 +225,13 @@ void Sessions::tell_of_unknown(std::map<std::string, FileDescriptor> devices,
 Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices) {
   auto loaded = registry_->load();
   if (!loaded) return fail(loaded.error());
-  for (const auto& row : loaded->unreadable) note_unreadable(row);
   auto left = folders_put_away();
 
   std::set<std::string, std::less<>> known;
+  for (const auto& row : loaded->unreadable) {
+    note_unreadable(row);
+    if (row.id) known.insert(row.id->text());
+  }
   for (const auto& record : loaded->sessions) known.insert(record.id.text());
   const auto lost =
       backends_.detach_stale(config_.mount_root, config_.run_dir / "sessions", [&](std::string_view name) {

@@ -97,15 +97,18 @@ Result<void> Sessions::switch_workdir(Session& session, const WorkdirRequest& re
         Code::kNotFound,
         "no directory is remembered for this task and device: name one, or unbind it by the policy managed");
   const bool was_mounted = session.mount() != nullptr;
-  if (auto detached = detach(session, force); !detached) return detached;
+  // What programs have open does not come back with another mount: by force it goes only once all is noted.
+  const auto note = [&] { return save(session, record); };
+  const auto leave = [&] { return detach(session, force); };
+  if (auto first = force ? note() : leave(); !first) return first;
   const auto switched = [&]() -> Result<void> {
-    if (auto saved = save(session, record); !saved) return saved;
+    if (auto second = force ? leave() : note(); !second) return second;
     return was_mounted ? attach(session) : Result<void>();
   }();
   if (!switched) {
     static_cast<void>(save(session, before));
     session.set_record(before);  // also where there was no room for it
-    if (was_mounted) attach_again(session);
+    if (was_mounted && !session.mount()) attach_again(session);
     return switched;
   }
   remember_workdir(session, binding);
