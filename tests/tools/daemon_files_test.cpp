@@ -339,6 +339,19 @@ TEST_F(DaemonFiles, HaveOneTagWhoeverElseWritesAtTheSameTime) {
   for (const auto& [content, told] : tags) EXPECT_EQ(told.size(), 1u) << content.size();
 }
 
+TEST_F(DaemonFiles, HaveNamesWithoutASlashAtTheEnd) {
+  EXPECT_EQ(put("outputs/new/", "x").code(), "invalid_request");
+  EXPECT_FALSE(std::filesystem::exists(mount("s1") / "outputs/new"));
+  EXPECT_EQ(put("outputs/f", "kept").status, 201);
+  EXPECT_EQ(put("outputs/f/", "x").code(), "invalid_request");
+  EXPECT_EQ(get("outputs/f/").code(), "invalid_request");
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/files/outputs/f/").code(), "invalid_request");
+  EXPECT_EQ(get("outputs/f").body, "kept");
+  EXPECT_EQ(ask("PUT", "/v1/sessions/s1/files/outputs/d/?directory=true").status, 201);
+  EXPECT_EQ(get("outputs/d/").status, 200);
+  EXPECT_EQ(ask("DELETE", "/v1/sessions/s1/files/outputs/d/").status, 200);
+}
+
 TEST_F(DaemonFiles, CannotBeNamedOutsideOfTheSession) {
   for (const char* path :
        {"../x", "outputs/../../x", "outputs/%2e%2e/x", "/etc/passwd", "%2Fetc/passwd", ".."}) {

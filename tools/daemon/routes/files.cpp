@@ -17,9 +17,19 @@ namespace {
 constexpr mode_t kDirectoryMode = 0755;
 constexpr std::size_t kMostEntries = 10'000;  // of one answer, which is held in memory
 
-Result<RelPath> path_of(const Exchange& exchange) {
+std::string_view path_text(const Exchange& exchange) {
   const auto found = exchange.request.captures.find("path");
-  return RelPath::parse(found == exchange.request.captures.end() ? std::string_view() : found->second);
+  return found == exchange.request.captures.end() ? std::string_view() : found->second;
+}
+
+Result<RelPath> path_of(const Exchange& exchange) {
+  return RelPath::parse(path_text(exchange));
+}
+
+/// As open(2) and unlink(2) say of a file whose name ends with a slash.
+Result<void> fits_slash(const Exchange& exchange, const fusefs::FileInfo& there) {
+  if (!path_text(exchange).ends_with('/') || there.type == fusefs::FileType::kDirectory) return {};
+  return fail_errno(ENOTDIR, "the path ends with a slash", std::string(path_text(exchange)));
 }
 
 /// HTTP's own date form (RFC 9110, 5.6.7).
@@ -193,6 +203,7 @@ Result<Response> get_file(Exchange& exchange) {
     auto& files = (*mount)->files();
     auto info = files.stat(caller, *path, !only_stat);
     if (!info) return fail(info.error());
+    if (auto fits = fits_slash(exchange, *info); !fits) return fail(fits.error());
     if (only_stat) return json_response(entry_view(files, caller, *path, *info));
     if (info->type != fusefs::FileType::kDirectory) {
       auto file = files.open(caller, *path);
@@ -222,9 +233,13 @@ Result<Response> delete_file(Exchange& exchange) {
   if (!mount) return fail(mount.error());
   auto& files = (*mount)->files();
   const auto caller = exchange.request.peer.caller();
-  if (auto removed =
-          files.remove(caller, *path, recursive, condition_of(exchange.request), exchange.request.goes_on());
-      !removed)
+  auto check = condition_of(exchange.request);
+  if (path_text(exchange).ends_with('/'))
+    check = [&exchange, condition = std::move(check)](const auto* there, const auto* target) -> Result<void> {
+      if (auto fits = there ? fits_slash(exchange, *there) : Result<void>(); !fits) return fits;
+      return condition ? condition(there, target) : Result<void>();
+    };
+  if (auto removed = files.remove(caller, *path, recursive, check, exchange.request.goes_on()); !removed)
     return fail(removed.error());
   Json view{{"path", path->text()}, {"deleted", true}};
   add_encoded_path(view, *path);
@@ -243,6 +258,9 @@ Result<std::unique_ptr<BodySink>> put_file(Exchange& exchange) {
   if (!path) return fail(path.error());
   const auto caller = exchange.request.peer.caller();
   if (is_directory) return std::make_unique<DirectorySink>(exchange, *path, mode.value_or(kDirectoryMode));
+  if (path_text(exchange).ends_with('/'))
+    return fail(Code::kInvalidRequest, "a file's name ends with no slash; ?directory makes a directory",
+                std::string(path_text(exchange)));
 
   const auto existed = std::make_shared<bool>(false);
   FileSinkRequest request{exchange.session, caller, *path, mode, fusefs::IfExists::kReplace, 0, {}, {}};
