@@ -71,7 +71,9 @@ class Capture final {
   bool look_for_writers(int fd, const std::string& path);
   void note_in_flight(const std::string& path);
 
+  using LinkGroups = std::map<std::uint32_t, std::vector<std::string>>;
   Result<void> join_links();
+  void leave_group(const std::string& path, const LinkedInode& inode, const LinkGroups& former);
   Result<void> find_links(std::map<std::uint64_t, LinkedInode>& wanted);
   Result<void> walk_for_links(const std::string& path, std::map<std::uint64_t, LinkedInode>& wanted);
   Result<void> follow_model(const std::string& path, const std::string& model);

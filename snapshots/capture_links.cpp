@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <set>
 
 #include "policy/zones.h"
@@ -13,9 +14,9 @@ namespace okcvm::snapshots {
 /// Groups what was captured by inode, with those members of the former groups that are still the same file. A
 /// change through one name is a change of all.
 Result<void> Capture::join_links() {
+  const auto former = linked_.empty() ? LinkGroups() : tree_.links().groups();
   for (const auto& path : alone_) tree_.links().remove(path);
   if (linked_.empty()) return {};
-  const auto former = tree_.links().groups();
   bool incomplete = false;
   for (auto& [number, inode] : linked_) {
     inode.known.insert(inode.paths.begin(), inode.paths.end());
@@ -37,7 +38,7 @@ Result<void> Capture::join_links() {
     if (auto found = find_links(linked_); !found) return found;
 
   for (const auto& [number, inode] : linked_)
-    for (const auto& path : inode.paths) tree_.links().remove(path);
+    for (const auto& path : inode.paths) leave_group(path, inode, former);
   for (const auto& [number, inode] : linked_) {
     if (inode.paths.size() < 2) continue;
     const auto group = tree_.links().unused_number();
@@ -47,6 +48,16 @@ Result<void> Capture::join_links() {
     }
   }
   return {};
+}
+
+/// A name that was another file's counts as removed: what is recorded under it may be about that one.
+void Capture::leave_group(const std::string& path, const LinkedInode& inode, const LinkGroups& former) {
+  const auto group = tree_.links().find(path);
+  if (!group) return;
+  const auto& others = former.at(*group);
+  const bool is_same_file =
+      std::all_of(others.begin(), others.end(), [&](const auto& name) { return inode.known.count(name); });
+  is_same_file ? tree_.links().take_out(path) : tree_.links().remove(path);
 }
 
 /// The other names of a file may be anywhere in the zones.

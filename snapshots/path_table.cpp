@@ -15,7 +15,6 @@ std::optional<std::uint32_t> PathTable::find(std::string_view path) const {
 }
 
 void PathTable::set(std::string path, std::uint32_t number) {
-  if (!gone_.empty()) gone_.erase(path);
   const auto [at, is_new] = numbers_.try_emplace(std::move(path), number);
   if (!is_new && at->second == number) return;
   at->second = number;
@@ -27,6 +26,13 @@ void PathTable::remove(std::string_view path) {
   const auto at = numbers_.find(path);
   if (at == numbers_.end()) return;
   gone_.insert(std::move(numbers_.extract(at).key()));
+  has_changed_ = true;
+}
+
+void PathTable::take_out(std::string_view path) {
+  const auto at = numbers_.find(path);
+  if (at == numbers_.end()) return;
+  numbers_.erase(at);
   has_changed_ = true;
 }
 

@@ -22,6 +22,8 @@ class PathTable final {
   std::optional<std::uint32_t> find(std::string_view path) const;
   void set(std::string path, std::uint32_t number);
   void remove(std::string_view path);
+  /// To be set again, with the same others.
+  void take_out(std::string_view path);
   /// The path itself and all below it.
   void remove_tree(std::string_view path);
   /// Answers how many were moved.
@@ -31,7 +33,7 @@ class PathTable final {
 
   /// Paths by number. Members of a group come in order.
   std::map<std::uint32_t, std::vector<std::string>> groups() const;
-  /// Those that were in it and are not any more, since it was made or last stored.
+  /// Those that were removed since it was made or last stored, whatever they are now.
   const std::set<std::string, std::less<>>& gone() const { return gone_; }
   std::uint32_t unused_number() const { return highest_ + 1; }
   /// Numbers groups of hard links from 1 by their first member, and drops those of one member only.

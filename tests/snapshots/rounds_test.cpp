@@ -135,8 +135,10 @@ TEST_F(RoundsTest, AFileThatMovesAfterTheCutIsFoundWhereItCameTo) {
 TEST_F(RoundsTest, WhatIsWrittenToAFileThroughANameThatGoesIsThereUnderTheOthers) {
   const auto expect_new_in = [this](const std::string& other, const std::function<void()>& meddle) {
     make_zones();
-    shell("rm -rf uploads/* temp/* outputs/b; mkdir temp/d; printf old > uploads/a; ln uploads/a temp/d/y" +
-          other);
+    shell(
+        "rm -rf uploads/* temp/* outputs/b; mkdir temp/d; printf old > uploads/a; ln uploads/a temp/d/y; "
+        "echo x > temp/x; ln temp/x temp/x2" +
+        other);
     snapshot();
     shared_.change(ChangeKind::kAttributes, "temp/d/y", "", [&] { ::chmod(in("temp/d/y").c_str(), 0640); });
     const int before = shared_.cuts;
@@ -159,9 +161,14 @@ TEST_F(RoundsTest, WhatIsWrittenToAFileThroughANameThatGoesIsThereUnderTheOthers
     write_to("temp/e/y");
     shared_.change(ChangeKind::kTree, "temp/e", "", [&] { std::filesystem::remove_all(in("temp/e")); });
   };
+  const auto write_and_replace = [&] {  // by another file with several names
+    write_to("temp/d/y");
+    move("temp/x", "temp/d/y");
+  };
   for (const std::string other : {"", "; ln uploads/a outputs/b"}) {
     expect_new_in(other, write_and_remove);
     expect_new_in(other, move_and_remove);
+    expect_new_in(other, write_and_replace);
   }
 }
 
