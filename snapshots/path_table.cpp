@@ -23,10 +23,8 @@ void PathTable::set(std::string path, std::uint32_t number) {
 }
 
 void PathTable::remove(std::string_view path) {
-  const auto at = numbers_.find(path);
-  if (at == numbers_.end()) return;
-  gone_.insert(std::move(numbers_.extract(at).key()));
-  has_changed_ = true;
+  if (numbers_.contains(path)) gone_.emplace(path);
+  take_out(path);
 }
 
 void PathTable::take_out(std::string_view path) {

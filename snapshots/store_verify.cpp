@@ -123,8 +123,11 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
     if (auto done = inspector.commits(oid); !done) return fail(done.error());
   is_damaged_ = !report.problems.empty();
   auto commit = commit_of(snapshot);
-  const bool is_first_to_come = !commit && snapshot.empty() && commit.error().code == Code::kUnknownSnapshot;
-  if (is_first_to_come && report.problems.empty()) return report;
+  const bool is_none_yet = !commit && snapshot.empty() && commit.error().code == Code::kUnknownSnapshot;
+  if (is_none_yet && report.problems.empty()) {
+    report.problems = repository_->problems_for_git();
+    return report;
+  }
   if (!commit && report.problems.empty()) return fail(commit.error());
   auto wanted = commit ? open_tree(*commit) : Result<std::unique_ptr<Tree>>(fail(commit.error()));
   auto live = look_at_workspace(changes, Look::kAtEverything, progress);

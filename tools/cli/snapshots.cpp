@@ -214,7 +214,7 @@ Outcome<void> verify(Context& context) {
       if (problem.is_string()) text += "  " + visible(problem.get<std::string>()) + "\n";
     if (total > problems.size()) text += "  and " + count_of(total - problems.size(), "more", "more") + "\n";
     const auto& live = list_in(*answer, "live_differences");
-    text += answer->value("snapshot", Json()).is_null()
+    text += member_in(*answer, "snapshot").is_null()
                 ? "the workspace was compared with no snapshot\n"
                 : "the workspace differs from the snapshot in " +
                       count_of(total_of(*answer, live), "entry", "entries") + "\n";

@@ -241,6 +241,7 @@ class Sessions final {
   Result<void> attach(Session& session, FileDescriptor kept_device = {});
   void attach_again(Session& session);
   Result<void> detach(Session& session, bool force);
+  Result<void> detach_for_good(Session& session);
   /// In the registry: what the next daemon is to make of it.
   Result<void> note_phase(Session& session, SessionPhase phase);
   void begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount, bool was_taken_over,

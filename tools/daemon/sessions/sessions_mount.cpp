@@ -218,6 +218,13 @@ Result<void> Sessions::detach(Session& session, bool force) {
   return {};
 }
 
+/// Where its record of changes finds no room it is unmounted all the same, which the second call finds.
+Result<void> Sessions::detach_for_good(Session& session) {
+  auto detached = detach(session, true);
+  if (!detached && detached.error().code == Code::kNoSpace) detached = detach(session, true);
+  return detached;
+}
+
 Result<void> Sessions::note_phase(Session& session, SessionPhase phase) {
   auto record = session.record();
   record.state = phase;
@@ -377,10 +384,7 @@ Result<bool> Sessions::note_deletion(Session& session) {
 }
 
 Result<bool> Sessions::remove_noted(Session& session, bool is_noted) {
-  auto detached = detach(session, true);
-  // It is unmounted then, only its record of changes found no room, and goes as well.
-  if (!detached && detached.error().code == Code::kNoSpace) detached = detach(session, true);
-  if (!detached) return fail(detached.error());
+  if (auto detached = detach_for_good(session); !detached) return fail(detached.error());
   session.set_store(nullptr, "the session is being deleted");
   if (auto discarded = discard(session); !discarded) return fail(discarded.error());
   // Without a note on disk the rows must not come back.

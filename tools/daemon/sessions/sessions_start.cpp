@@ -172,9 +172,7 @@ void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was
 /// The last daemon noted that it is unmounted, and did not come to it: what programs stored in mapped files
 /// is to be asked for first, and the record of changes to be kept.
 void Sessions::end_unmounting(Session& session) {
-  auto detached = detach(session, true);
-  if (!detached && detached.error().code == Code::kNoSpace) detached = detach(session, true);
-  if (!detached)
+  if (auto detached = detach_for_good(session); !detached)
     log_error("session {}: it could not be unmounted: {}", session.id().text(), detached.error().message);
 }
 
