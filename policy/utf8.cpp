@@ -1,17 +1,24 @@
 #include "policy/utf8.h"
 
-#include <nlohmann/json.hpp>
+#include <boost/locale/utf.hpp>
 
 namespace okcvm {
 
+std::optional<Utf8Character> utf8_character(std::string_view bytes) {
+  namespace utf = boost::locale::utf;
+  const char* at = bytes.data();
+  const auto point = utf::utf_traits<char>::decode(at, bytes.data() + bytes.size());
+  if (!utf::is_valid_codepoint(point)) return std::nullopt;
+  return Utf8Character{point, static_cast<std::size_t>(at - bytes.data())};
+}
+
 bool is_utf8(std::string_view bytes) {
-  // The serialiser decides by the same rule that it writes by.
-  try {
-    static_cast<void>(nlohmann::json(bytes).dump());
-    return true;
-  } catch (const nlohmann::json::type_error&) {
-    return false;
+  while (!bytes.empty()) {
+    const auto character = utf8_character(bytes);
+    if (!character) return false;
+    bytes.remove_prefix(character->size);
   }
+  return true;
 }
 
 }  // namespace okcvm

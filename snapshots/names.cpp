@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
+#include <optional>
 
+#include "policy/utf8.h"
 #include "snapshots/repository.h"
 
 namespace okcvm::snapshots {
@@ -35,51 +36,30 @@ int byte_at(std::string_view text, std::size_t at) {
   return value;
 }
 
-/// Whether HFS+ ignores the character that starts here (utf8.c of git, next_hfs_char).
-bool is_ignored_by_hfs(std::string_view text) {
-  if (text.size() < 3) return false;
-  const auto a = static_cast<unsigned char>(text[0]);
-  const auto b = static_cast<unsigned char>(text[1]);
-  const auto c = static_cast<unsigned char>(text[2]);
-  if (a == 0xef) return b == 0xbb && c == 0xbf;
-  if (a != 0xe2) return false;
-  return (b == 0x80 && ((c >= 0x8c && c <= 0x8f) || (c >= 0xaa && c <= 0xae))) ||
-         (b == 0x81 && c >= 0xaa && c <= 0xaf);
+/// The character that starts here; nothing where git sees none, and the name ends for it (utf8.c,
+/// pick_one_utf8_char).
+std::optional<Utf8Character> character_for_git(std::string_view text) {
+  const auto character = utf8_character(text);
+  const bool is_none = character && (character->code_point == 0xFFFE || character->code_point == 0xFFFF);
+  return is_none ? std::nullopt : character;
 }
 
-/// How many bytes the character that starts here takes; 0 where git sees none, and the name ends for it
-/// (utf8.c, pick_one_utf8_char).
-std::size_t character_size(std::string_view text) {
-  constexpr std::array<std::uint32_t, 5> kLowest{0, 0, 0x80, 0x800, 0x10000};
-  const auto first = static_cast<unsigned char>(text.front());
-  if (first < 0x80) return 1;
-  const std::size_t size = first < 0xc0 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf8 ? 4 : 0;
-  if (size == 0 || size > text.size()) return 0;
-  std::uint32_t code = first & (0x7fu >> size);
-  for (const char c : text.substr(1, size - 1)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte & 0xc0) != 0x80) return 0;
-    code = code << 6 | (byte & 0x3f);
-  }
-  const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
-  const bool is_none = code == 0xfffe || code == 0xffff;
-  return code < kLowest[size] || code > 0x10ffff || is_surrogate || is_none ? 0 : size;
+/// Whether HFS+ ignores the character (utf8.c of git, next_hfs_char).
+bool is_ignored_by_hfs(char32_t point) {
+  const auto is_in = [point](char32_t first, char32_t last) { return point >= first && point <= last; };
+  return is_in(0x200C, 0x200F) || is_in(0x202A, 0x202E) || is_in(0x206A, 0x206F) || point == 0xFEFF;
 }
 
 /// What a file system that folds case and drops what HFS+ and NTFS drop would call it.
 std::string folded(std::string_view name) {
   std::string text;
   while (!name.empty()) {
-    if (is_ignored_by_hfs(name)) {
-      name.remove_prefix(3);
-      continue;
-    }
+    const auto character = character_for_git(name);
     const char c = name.front();
-    const std::size_t size = character_size(name);
-    if (size == 0 || c == ':') break;  // a colon: an NTFS stream
-    text += name.substr(0, size);
+    if (!character || c == ':') break;  // a colon: an NTFS stream
+    if (!is_ignored_by_hfs(character->code_point)) text += name.substr(0, character->size);
     if (c >= 'A' && c <= 'Z') text.back() = static_cast<char>(c - 'A' + 'a');
-    name.remove_prefix(size);
+    name.remove_prefix(character->size);
   }
   while (!text.empty() && (text.back() == ' ' || text.back() == '.')) text.pop_back();
   return text;
@@ -88,8 +68,10 @@ std::string folded(std::string_view name) {
 bool is_special(std::string_view name, bool is_link) {
   constexpr std::array<std::string_view, 3> kAlways{".git", ".gitmodules", ".gitattributes"};
   constexpr std::array<std::string_view, 2> kAsLinks{".gitignore", ".mailmap"};
-  const auto worth_a_look = [](char c) { return c == '.' || c == 'g' || c == 'G' || c == 'm' || c == 'M'; };
-  if (name.empty() || (!worth_a_look(name.front()) && !is_ignored_by_hfs(name))) return false;
+  constexpr std::string_view kWorthALook = ".gGmM";
+  const auto first = utf8_character(name);
+  if (!first || (kWorthALook.find(name.front()) == kWorthALook.npos && !is_ignored_by_hfs(first->code_point)))
+    return false;
   if (name == kFolderRecord) return true;
   const std::string text = folded(name);
   if (std::find(kAlways.begin(), kAlways.end(), text) != kAlways.end()) return true;

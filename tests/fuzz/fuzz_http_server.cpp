@@ -9,10 +9,10 @@
 #include <string>
 #include <thread>
 
+#include "policy/percent_encoding.h"
 #include "tests/fuzz/expect.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/http/server.h"
-#include "tools/daemon/http/uri.h"
 #include "tools/daemon/http/worker_pool.h"
 #include "tools/daemon/routes/fields.h"
 

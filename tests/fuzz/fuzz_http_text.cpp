@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "policy/iso_time.h"
+#include "policy/percent_encoding.h"
 #include "tests/fuzz/expect.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/http/uri.h"

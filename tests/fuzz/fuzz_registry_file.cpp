@@ -1,7 +1,7 @@
 #include <fuzzer/FuzzedDataProvider.h>
 
+#include "policy/iso_time.h"
 #include "tests/fuzz/registry_use.h"
-#include "tools/daemon/host/clock.h"
 
 /// A registry's file with any bytes in it changed, cut short or followed by others.
 namespace {

@@ -3,24 +3,12 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <limits>
-
 #include "tests/support/expect.h"
 #include "tests/support/file_io.h"
 #include "tests/support/scratch.h"
 
 namespace okcvm::daemon {
 namespace {
-
-TEST(TimeTextTest, IsADateWhateverTheTime) {
-  constexpr auto kMost = std::numeric_limits<time_t>::max(), kLeast = std::numeric_limits<time_t>::min();
-  EXPECT_EQ(time_text({0, 0}), "1970-01-01T00:00:00.000Z");
-  EXPECT_EQ(time_text({253'402'300'799, 999'000'000}), "9999-12-31T23:59:59.999Z");
-  EXPECT_EQ(time_text({253'402'300'800, 0}), "9999-12-31T23:59:59.000Z");
-  EXPECT_EQ(time_text({kMost, 0}), "9999-12-31T23:59:59.000Z");
-  EXPECT_EQ(time_text({-62'167'219'200, 0}), "0000-01-01T00:00:00.000Z");
-  EXPECT_EQ(time_text({kLeast, 0}), "0000-01-01T00:00:00.000Z");
-}
 
 TEST(ClockWatchTest, TellsOnceThatTheClockWasSet) {
   const test::ScratchDirectory scratch("clock");

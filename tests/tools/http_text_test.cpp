@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "policy/percent_encoding.h"
 #include "tools/daemon/http/uri.h"
 #include "tools/daemon/routes/fields.h"
 

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "policy/iso_time.h"
 #include "tools/daemon/host/clock.h"
 
 namespace okcvm::daemon {

@@ -118,6 +118,15 @@ TEST_F(ServerTest, ReadsNoRequestOutOfABodyOfUnknownLength) {
   }
 }
 
+TEST_F(ServerTest, RefusesARequestForTwoHosts) {
+  HttpClient client(path_);
+  client.send("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+  auto answer = client.receive();
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.headers["connection"], "close");
+  EXPECT_EQ(client.receive().status, 0);
+}
+
 TEST_F(ServerTest, RefusesTrailersThatAreTooLarge) {
   std::string many;
   for (int i = 0; i < 5'000; ++i) many += "A: b\r\n";

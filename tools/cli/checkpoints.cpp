@@ -2,6 +2,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "policy/percent_encoding.h"
 #include "tools/cli/handlers.h"
 #include "tools/cli/text.h"
 
@@ -59,12 +60,12 @@ Outcome<void> checkpoint_save(Context& context) {
 Outcome<void> checkpoint_load(Context& context) {
   std::string which = context.args().argument("CHECKPOINT");
   if (which.empty()) which = "latest";
-  const auto found = context.get(context.session("/checkpoints/" + percent_encoded(which, false)));
+  const auto found = context.get(context.session("/checkpoints/" + percent_encoded(which)));
   if (!found) return tl::unexpected(found.error());
   if (!context.args().has("restore"))
     return context.json() ? context.print_json(*found) : context.print_json(member_in(*found, "data"));
 
-  const auto target = "/checkpoints/" + percent_encoded(text_in(*found, "id"), false) + "/restore";
+  const auto target = "/checkpoints/" + percent_encoded(text_in(*found, "id")) + "/restore";
   const auto answer = context.post_with_progress(context.session(target), Json::object(), "restore");
   if (!answer) return tl::unexpected(answer.error());
   return context.json() ? context.print_json(*answer)

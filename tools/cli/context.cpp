@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "policy/percent_encoding.h"
 #include "tools/cli/text.h"
 
 namespace okcvm::cli {
@@ -100,13 +101,13 @@ std::string owner_text(const Json& session) {
 }
 
 std::string session_target(std::string_view id, std::string_view rest) {
-  return "/v1/sessions/" + percent_encoded(id, false) + std::string(rest);
+  return "/v1/sessions/" + percent_encoded(id) + std::string(rest);
 }
 
 std::string query(const Filters& pairs) {
   std::string text;
   for (const auto& [name, value] : pairs)
-    if (!value.empty()) text += (text.empty() ? "?" : "&") + name + "=" + percent_encoded(value, false);
+    if (!value.empty()) text += (text.empty() ? "?" : "&") + name + "=" + percent_encoded(value);
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "policy/file_descriptor.h"
+#include "policy/percent_encoding.h"
 #include "tools/cli/base64.h"
 #include "tools/cli/handlers.h"
 #include "tools/cli/text.h"
@@ -18,7 +19,7 @@ namespace {
 constexpr std::size_t kLargestPrompt = std::size_t{1} << 20;  // of a JSON body, DESIGN section 4
 
 std::string file_target(const Context& context, const std::string& path) {
-  return context.session("/files/" + percent_encoded(path, true));
+  return context.session("/files/" + percent_encoded_path(path));
 }
 
 /// A host file, or standard input for "-", made ready to be a request's body.
@@ -68,7 +69,7 @@ std::string entry_line(const Json& entry) {
 /// An entry's name for a query. That of a name which is not text stands in its path alone.
 std::string encoded_name(const Json& entry) {
   const auto path = text_in(entry, "encoded_path");
-  if (path.empty()) return percent_encoded(text_in(entry, "name"), false);
+  if (path.empty()) return percent_encoded(text_in(entry, "name"));
   return path.substr(path.rfind('/') + 1);
 }
 

@@ -3,6 +3,7 @@
 #include <ctime>
 #include <filesystem>
 
+#include "policy/percent_encoding.h"
 #include "tools/cli/handlers.h"
 #include "tools/cli/text.h"
 
@@ -88,7 +89,7 @@ Outcome<Json> all_sessions(const Context& context, const std::string& prefix, co
                            const std::string& limit) {
   auto answer =
       context.get_pages("/v1/sessions", {{"prefix", prefix}, {"label", label}}, "sessions",
-                        [](const Json& session) { return percent_encoded(text_in(session, "id"), false); });
+                        [](const Json& session) { return percent_encoded(text_in(session, "id")); });
   if (!answer) return answer;
   auto& all = (*answer)["sessions"];
   std::stable_sort(all.begin(), all.end(), [](const Json& a, const Json& b) {
@@ -287,7 +288,7 @@ Outcome<void> clean(Context& context) {
 
 Outcome<void> agents(Context& context) {
   if (const auto agent = context.args().argument("AGENT"); !agent.empty()) {
-    const auto answer = context.get("/v1/agents/" + percent_encoded(agent, false));
+    const auto answer = context.get("/v1/agents/" + percent_encoded(agent));
     if (!answer) return tl::unexpected(answer.error());
     if (context.json()) return context.print_json(*answer);
     const auto session = with_use(context, member_in(*answer, "session"));
@@ -298,7 +299,7 @@ Outcome<void> agents(Context& context) {
                          info_text(*session));
   }
   const auto answer = context.get_pages("/v1/agents", {}, "agents", [](const Json& agent) {
-    return percent_encoded(text_in(agent, "session") + "/" + text_in(agent, "agent"), false);
+    return percent_encoded(text_in(agent, "session") + "/" + text_in(agent, "agent"));
   });
   if (!answer) return tl::unexpected(answer.error());
   if (context.json()) return context.print_json(*answer);

@@ -1,3 +1,4 @@
+#include "policy/percent_encoding.h"
 #include "tools/cli/handlers.h"
 #include "tools/cli/text.h"
 
@@ -40,7 +41,7 @@ Outcome<void> skill_load(Context& context) {
 Outcome<void> skill_unload(Context& context) {
   Request request;
   request.method = "DELETE";
-  request.target = context.session("/skills/" + percent_encoded(context.args().argument("NAME"), false));
+  request.target = context.session("/skills/" + percent_encoded(context.args().argument("NAME")));
   const auto answer = context.send(request);
   if (!answer) return tl::unexpected(answer.error());
   return print_loaded(context, *answer);

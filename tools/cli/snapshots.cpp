@@ -2,6 +2,7 @@
 #include <ctime>
 #include <limits>
 
+#include "policy/percent_encoding.h"
 #include "policy/utf8.h"
 #include "tools/cli/handlers.h"
 #include "tools/cli/text.h"
@@ -129,7 +130,7 @@ Outcome<void> snapshots(Context& context) {
   const auto limit = context.args().option("limit");
   const auto answer = context.get_pages(
       context.session("/snapshots"), {{"limit", limit.value_or("")}}, "snapshots",
-      [](const Json& row) { return percent_encoded(text_in(row, "id"), false); },
+      [](const Json& row) { return percent_encoded(text_in(row, "id")); },
       limit ? std::stoul(*limit) : std::numeric_limits<std::size_t>::max());
   if (!answer) return tl::unexpected(answer.error());
   if (context.json()) return context.print_json(*answer);
@@ -149,7 +150,7 @@ Outcome<void> snapshots(Context& context) {
 
 Outcome<void> show(Context& context) {
   const auto answer =
-      context.get(context.session("/snapshots/" + percent_encoded(context.args().argument("SNAP"), false) +
+      context.get(context.session("/snapshots/" + percent_encoded(context.args().argument("SNAP")) +
                                   query({{"text", text_wanted(context)}})));
   if (!answer) return tl::unexpected(answer.error());
   if (context.json()) return context.print_json(*answer);
@@ -174,7 +175,7 @@ Outcome<void> restore(Context& context) {
     if (is_utf8(path))
       body["paths"].push_back(path);
     else  // JSON cannot tell it byte by byte
-      body["encoded_paths"].push_back(percent_encoded(path, true));
+      body["encoded_paths"].push_back(percent_encoded_path(path));
   }
   if (context.args().has("dry-run")) body["dry_run"] = true;
   const auto answer = context.post_with_progress(context.session("/restore"), body, "restore");

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,9 +19,8 @@ std::string human_size(std::uint64_t bytes);
 /// "1 file", "3 files", "2 directories" (give the plural where it is not an 's').
 std::string count_of(std::uint64_t count, std::string_view one, std::string_view many = {});
 
-/// Seconds since the epoch of an ISO 8601 UTC time ("2026-03-01T12:30:05.123Z"); nothing if it is not one.
-std::optional<std::int64_t> parse_time(std::string_view iso);
-/// The same in local time, "2026-03-01 13:30:05"; text that is not a time is given back.
+/// An ISO 8601 UTC time ("2026-03-01T12:30:05.123Z") in local time, "2026-03-01 13:30:05"; text that is not a
+/// time is given back.
 std::string local_time(std::string_view iso);
 /// How long ago: "12 s ago", "3 h ago"; text that is not a time is given back.
 std::string age(std::string_view iso, std::int64_t now);
@@ -45,8 +43,5 @@ class Table {
 
 /// Lines of at most `width` columns, each after `indent` spaces.
 std::string wrapped(std::string_view text, std::size_t indent, std::size_t width = 80);
-
-/// A component or path in a URL: everything but unreserved characters (and '/', for a path) as %NN.
-std::string percent_encoded(std::string_view text, bool keep_slashes);
 
 }  // namespace okcvm::cli

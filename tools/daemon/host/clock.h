@@ -19,15 +19,6 @@ timespec time_now();
 std::int64_t to_milliseconds(const timespec& time);
 timespec from_milliseconds(std::int64_t milliseconds);
 
-/// In UTC; of a time outside of the years 0 to 9999, for which the formats have no digits, the nearest in
-/// them.
-tm utc_of(time_t seconds);
-
-/// ISO 8601 in UTC: "2026-11-21T22:05:05.123Z".
-std::string time_text(const timespec& time);
-/// Reads what time_text writes, and the seeds' "…+00:00" with any number of decimals; nothing else.
-std::optional<timespec> parse_time(std::string_view text);
-
 /// Notices when the time of day was set, rather than corrected: by more than an hour, also while another
 /// daemon ran on this host. Thread-safe.
 class ClockWatch final {

@@ -7,8 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/locale/utf.hpp>
 #include <nlohmann/json.hpp>
+
+#include "policy/utf8.h"
 
 namespace okcvm::daemon {
 namespace {
@@ -38,17 +39,14 @@ class JsonMessage final : public spdlog::custom_flag_formatter {
 class OneLine final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
-    namespace utf = boost::locale::utf;
-    const char* const end = message.payload.data() + message.payload.size();
-    for (const char* at = message.payload.data(); at != end;) {
-      const char* const start = at;
-      const auto point = utf::utf_traits<char>::decode(at, end);
-      if (utf::is_valid_codepoint(point) && point >= 0x20 && (point < 0x7f || point >= 0xa0)) {
-        out.append(start, at);
-      } else {
-        out.push_back('?');
-        at = start + 1;
-      }
+    std::string_view rest(message.payload.data(), message.payload.size());
+    while (!rest.empty()) {
+      const auto character = utf8_character(rest);
+      const char32_t point = character ? character->code_point : 0;
+      const bool is_shown = point >= 0x20 && (point < 0x7f || point >= 0xa0);
+      const std::string_view shown = is_shown ? rest.substr(0, character->size) : "?";
+      out.append(shown.data(), shown.data() + shown.size());
+      rest.remove_prefix(is_shown ? shown.size() : 1);
     }
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {

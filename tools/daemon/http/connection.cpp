@@ -171,6 +171,11 @@ std::optional<Response> Connection::take_request() {
   request_.method = method_of(message.method());
   request_.is_head = message.method() == http::verb::head;
 
+  // RFC 9112, 3.2. A request that names none is let pass: there is but one.
+  if (message.count(http::field::host) > 1) {
+    keep_alive_ = false;
+    return refuse("the request names its host twice", 400);
+  }
   const auto target = path_and_query_of({message.target().data(), message.target().size()});
   if (target.empty()) return refuse("the address must start with a slash", 400);
   const auto question = std::min(target.find('?'), target.size());

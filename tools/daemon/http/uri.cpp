@@ -13,11 +13,6 @@ int hex_value(char c) {
   return -1;
 }
 
-bool is_plain(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' ||
-         c == '_' || c == '~' || c == '/';
-}
-
 std::optional<std::uint64_t> to_number(std::string_view text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -50,20 +45,6 @@ Result<std::string> percent_decoded(std::string_view text) {
     decoded.push_back(c);
   }
   return decoded;
-}
-
-std::string percent_encoded(std::string_view bytes) {
-  constexpr std::string_view kHex = "0123456789ABCDEF";
-  std::string encoded;
-  for (const char c : bytes) {
-    if (is_plain(c)) {
-      encoded.push_back(c);
-      continue;
-    }
-    const auto byte = static_cast<unsigned char>(c);
-    encoded.append({'%', kHex[byte >> 4], kHex[byte & 15]});
-  }
-  return encoded;
 }
 
 Result<std::map<std::string, std::string, std::less<>>> parse_query(std::string_view text) {

@@ -12,8 +12,6 @@ namespace okcvm::daemon {
 
 /// Percent-decoding; "+" stays itself. `invalid_request` for a broken escape or a NUL byte.
 Result<std::string> percent_decoded(std::string_view text);
-/// Everything but letters, digits and "-._~/" escaped.
-std::string percent_encoded(std::string_view bytes);
 
 /// "a=1&b=2", decoded. `invalid_request` for a name given twice.
 Result<std::map<std::string, std::string, std::less<>>> parse_query(std::string_view text);

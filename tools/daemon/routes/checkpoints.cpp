@@ -2,6 +2,7 @@
 #include <array>
 #include <random>
 
+#include "policy/iso_time.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/routes/fields.h"
 #include "tools/daemon/routes/handlers.h"

@@ -4,7 +4,7 @@
 
 #include "fusefs/session_mount.h"
 #include "policy/file_kind.h"
-#include "tools/daemon/host/clock.h"
+#include "policy/iso_time.h"
 #include "tools/daemon/http/uri.h"
 #include "tools/daemon/routes/fields.h"
 #include "tools/daemon/routes/file_sink.h"

@@ -1,4 +1,4 @@
-#include "tools/daemon/host/clock.h"
+#include "policy/iso_time.h"
 #include "tools/daemon/routes/fields.h"
 #include "tools/daemon/routes/handlers.h"
 #include "tools/daemon/routes/views.h"

@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "fusefs/session_mount.h"
-#include "tools/daemon/host/clock.h"
+#include "policy/iso_time.h"
 #include "tools/daemon/routes/fields.h"
 #include "tools/daemon/routes/handlers.h"
 #include "tools/daemon/routes/views.h"

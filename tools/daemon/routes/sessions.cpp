@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "fusefs/session_mount.h"
+#include "policy/iso_time.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/routes/fields.h"
 #include "tools/daemon/routes/handlers.h"

@@ -4,9 +4,10 @@
 #include <array>
 
 #include "fusefs/session_mount.h"
+#include "policy/iso_time.h"
+#include "policy/percent_encoding.h"
 #include "policy/utf8.h"
 #include "tools/daemon/host/clock.h"
-#include "tools/daemon/http/uri.h"
 #include "tools/daemon/routes/fields.h"
 
 namespace okcvm::daemon {
@@ -52,7 +53,7 @@ std::size_t size_of_texts(const Json& row) {
 }
 
 void add_encoded_path(Json& view, const RelPath& path) {
-  if (!is_utf8(path.text())) view["encoded_path"] = percent_encoded(path.text());
+  if (!is_utf8(path.text())) view["encoded_path"] = percent_encoded_path(path.text());
 }
 
 Json view_of_session(const Service& service, const Session& session, bool counters) {

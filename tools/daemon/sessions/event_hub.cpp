@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "policy/iso_time.h"
 #include "tools/daemon/host/clock.h"
 
 namespace okcvm::daemon {

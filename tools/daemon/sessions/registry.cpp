@@ -3,6 +3,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "policy/iso_time.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/sessions/database.h"
 #include "tools/daemon/sessions/registry_schema.h"

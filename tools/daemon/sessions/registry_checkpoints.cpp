@@ -1,4 +1,4 @@
-#include "tools/daemon/host/clock.h"
+#include "policy/iso_time.h"
 #include "tools/daemon/sessions/database.h"
 #include "tools/daemon/sessions/registry.h"
 

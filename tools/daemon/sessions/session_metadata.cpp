@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tools/daemon/host/clock.h"
+#include "policy/iso_time.h"
 
 namespace okcvm::daemon {
 
