@@ -85,7 +85,9 @@ void Operations::record(const Node& known, ChangeKind kind) {
   // A file without a name. A directory or link may be there still, though with another node by now.
   if (known.dead && S_ISREG(known.type)) return;
   const auto epoch = changes_.epoch();
-  if (nodes_.is_recorded(known.id, epoch) || nodes_.is_covered(known.id, epoch)) return;
+  // Covered is the directory that a file is known in; it may have names elsewhere, or no longer one there.
+  if (nodes_.is_recorded(known.id, epoch) || (known.is_directory() && nodes_.is_covered(known.id, epoch)))
+    return;
   const Gate::Pass pass(moves_);
   const auto node = nodes_.find(known.id);  // where it is by now
   if (!node || (node->dead && S_ISREG(node->type))) return;

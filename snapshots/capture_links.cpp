@@ -40,6 +40,9 @@ Result<void> Capture::join_links() {
   for (const auto& [number, inode] : linked_)
     for (const auto& path : inode.paths) leave_group(path, inode, former);
   for (const auto& [number, inode] : linked_) {
+    // A name moved, or came and will go, while it was looked for: what is recorded under it must be found.
+    if (inode.paths.size() < inode.links)
+      for (const auto& path : inode.paths) tree_.links().note_missing_others(path);
     if (inode.paths.size() < 2) continue;
     const auto group = tree_.links().unused_number();
     for (const auto& path : inode.paths) {

@@ -33,8 +33,14 @@ class PathTable final {
 
   /// Paths by number. Members of a group come in order.
   std::map<std::uint32_t, std::vector<std::string>> groups() const;
-  /// Those that were removed since it was made or last stored, whatever they are now.
+  /// Those that were removed since it was made or last stored, whatever they are now, and those of files that
+  /// have others, which were not found.
   const std::set<std::string, std::less<>>& gone() const { return gone_; }
+  bool misses_names() const { return misses_names_; }
+  void note_missing_others(std::string_view path) {
+    gone_.emplace(path);
+    misses_names_ = true;
+  }
   std::uint32_t unused_number() const { return highest_ + 1; }
   /// Numbers groups of hard links from 1 by their first member, and drops those of one member only.
   void normalize();
@@ -45,7 +51,7 @@ class PathTable final {
   /// Whether it may differ from what was parsed or, since then, said to be stored.
   bool has_changed() const { return has_changed_; }
   void mark_stored() {
-    has_changed_ = false;
+    has_changed_ = misses_names_ = false;
     gone_.clear();
   }
 
@@ -54,6 +60,7 @@ class PathTable final {
   std::set<std::string, std::less<>> gone_;
   std::uint32_t highest_ = 0;  // that there ever was
   bool has_changed_ = false;
+  bool misses_names_ = false;
 };
 
 }  // namespace okcvm::snapshots

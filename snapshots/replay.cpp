@@ -47,6 +47,14 @@ Result<void> make_unknown(Tree& tree, const RelPath& path) {
   return mark(tree, path, kMarkEntry);
 }
 
+/// Whether what is in a directory that is read whole, and was there when that was noted, changed since
+/// without a record of its own.
+bool may_have_changed_unnoted(const Node& node) {
+  for (const Node* at = &node; at->parent && at->origin.empty(); at = at->parent)
+    if (at->parent->marks & kMarkWhole) return true;
+  return false;
+}
+
 /// Adds to `carried` how many names it had to change in the tree's tables.
 Result<void> move(Tree& tree, const RelPath& from, const RelPath& to, std::size_t& carried) {
   if (to.is_within(from) || from.is_within(to) || from.depth() < 2 || to.depth() < 2) {
@@ -57,7 +65,8 @@ Result<void> move(Tree& tree, const RelPath& from, const RelPath& to, std::size_
   auto found = tree.find(from);
   if (!found) return fail(found.error());
   Node* node = *found;
-  if (!node || node->type == NodeType::kUnknown || !is_snapshotted(from) || !is_snapshotted(to)) {
+  if (!node || node->type == NodeType::kUnknown || !is_snapshotted(from) || !is_snapshotted(to) ||
+      may_have_changed_unnoted(*node)) {
     if (auto marked = make_unknown(tree, from); !marked) return marked;
     return make_unknown(tree, to);
   }
@@ -96,11 +105,12 @@ Result<void> mark_whole(Tree& tree, const RelPath& path) {
 
 /// A changed file with several names is recorded under one of them, which may be gone by the end of the set.
 /// Knows groups of hard links by every name that they have meanwhile, or would have: moves may be refused.
-/// Where that would be too many names, or the one may have been gone when the tree was last captured, every
-/// group counts as changed.
+/// Where that would be too many names, or the one may have been gone or was not found when the tree was last
+/// captured, every group counts as changed.
 class ChangedLinks final {
  public:
-  explicit ChangedLinks(Tree& tree) : tree_(tree), gone_(tree.links().gone()) {}
+  explicit ChangedLinks(Tree& tree)
+      : tree_(tree), gone_(tree.links().gone()), has_lost_track_(tree.links().misses_names()) {}
 
   void file(const std::string& path, std::uint8_t bits) {
     if (gone_.contains(path)) has_lost_track_ = true;
@@ -173,7 +183,7 @@ class ChangedLinks final {
   const std::set<std::string, std::less<>> gone_;  // when all this began
   Names names_;                                    // once a name moved; before that, the tree's
   std::size_t carried_ = 0;
-  bool has_lost_track_ = false;
+  bool has_lost_track_;
   std::map<std::uint32_t, std::uint8_t> bits_;
 };
 

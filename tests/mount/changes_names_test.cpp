@@ -62,6 +62,27 @@ TEST_F(ChangesOfNames, ThatAreRefusedAreReadAgain) {
                                           {ChangeKind::kTree, path("outputs/b"), {}}}));
 }
 
+/// Such a directory is read whole, but by then the file has that name no more.
+TEST_F(ChangesOfNames, OfAFileThatHadOneInANewDirectoryAreThoseThatItHas) {
+  const auto path = [this](const char* name) { return (outputs() / name).string(); };
+  const auto rename = [&](const char* from, const char* to, unsigned flags) {
+    ASSERT_OK(::renameat2(AT_FDCWD, path(from).c_str(), AT_FDCWD, path(to).c_str(), flags));
+  };
+  for (const char* name : {"one", "two"}) write(outputs() / name, "x");
+  for (const char* name : {"a", "b"}) ASSERT_OK(::mkdir(path(name).c_str(), 0755));
+  ASSERT_OK(::link(path("one").c_str(), path("one's").c_str()));
+  ASSERT_OK(::link(path("two").c_str(), path("a/two's").c_str()));
+  save();
+  ASSERT_OK(::mkdir(path("new").c_str(), 0755));
+  rename("one's", "new/one's", 0);
+  ASSERT_OK(::unlink(path("new/one's").c_str()));
+  rename("a", "b", RENAME_EXCHANGE);
+  ASSERT_OK(::unlink(path("b/two's").c_str()));
+  for (const char* name : {"one", "two"}) ASSERT_OK(::chmod(path(name).c_str(), 0600));
+  EXPECT_TRUE(is_told("outputs/one"));
+  EXPECT_TRUE(is_told("outputs/two"));
+}
+
 TEST_F(ChangesOfNames, ThatCannotBeLookedAtForWantOfDescriptorsAreAGap) {
   constexpr int kFolders = 200;  // more than are kept open
   const auto file_in = [&](int i) { return outputs() / ("d" + std::to_string(i)) / "file"; };

@@ -1,11 +1,13 @@
 // Random work on a folder, told to the store as the driver tells it: recorded before it is done, also when it
 // is then refused. Whatever happened, each snapshot must be exactly what is there.
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <random>
 #include <set>
 #include <utility>
@@ -32,12 +34,16 @@ class ReplayTest : public SnapshotTest {
   }
 
   void note(ChangeKind kind, const std::string& path) { record_.note(kind, path); }
+  /// Not of a name in a directory that is read whole.
+  void note_name(ChangeKind kind, const std::string& path) {
+    if (!is_covered(parent_of(path))) note(kind, path);
+  }
   /// Once its bytes are recorded, a file is not recorded again until the next cut, whatever its name.
   void note_file(ChangeKind kind, const std::string& path) {
     struct stat status {};
     const bool is_file = ::lstat(in(path).c_str(), &status) == 0 && !S_ISDIR(status.st_mode);
     const std::pair recorded(record_.cuts, status.st_ino);
-    if (is_file && recorded_.count(recorded)) return;
+    if (is_file ? recorded_.count(recorded) != 0 : is_covered(path)) return;
     note(kind, path);
     if (is_file && kind == ChangeKind::kContent) recorded_.insert(recorded);
   }
@@ -45,18 +51,18 @@ class ReplayTest : public SnapshotTest {
   void step() {
     const std::string path = some_path();
     const std::string host = in(path);
-    switch (number(10)) {
+    switch (number(covers_ ? 12 : 10)) {
       case 0:
       case 1:
-        note(ChangeKind::kTree, path);
-        ::mkdir(host.c_str(), 0755);
+        note_name(ChangeKind::kTree, path);
+        if (::mkdir(host.c_str(), 0755) == 0) set_coverage(path, true);
         break;
       case 2:
       case 3: {
         if (there_is(host))
           note_file(ChangeKind::kContent, path);
         else
-          note(ChangeKind::kEntry, path);
+          note_name(ChangeKind::kEntry, path);
         if (const int fd = ::open(host.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW, 0644); fd >= 0) {
           const std::string bytes = std::to_string(random_());
           EXPECT_GT(::write(fd, bytes.data(), bytes.size()), 0);
@@ -65,21 +71,17 @@ class ReplayTest : public SnapshotTest {
         break;
       }
       case 4:
-        note(ChangeKind::kEntry, path);
+        note_name(ChangeKind::kEntry, path);
         ::unlink(host.c_str());
         break;
       case 5:
-        note(ChangeKind::kEntry, path);
+        note_name(ChangeKind::kEntry, path);
         ::rmdir(host.c_str());
         break;
       case 6:
-      case 7: {
-        const std::string target = some_path();
-        record_.note(ChangeKind::kMoved, path, target);
-        if (::rename(host.c_str(), in(target).c_str()) != 0)
-          for (const auto& refused : {path, target}) note(ChangeKind::kTree, refused);
+      case 7:
+        rename(path, some_path());
         break;
-      }
       case 8:
         note_file(ChangeKind::kAttributes, path);
         if (struct stat status{}; ::lstat(host.c_str(), &status) == 0 && !S_ISLNK(status.st_mode))
@@ -88,15 +90,60 @@ class ReplayTest : public SnapshotTest {
       case 9: {
         const std::string target = some_path();
         note_file(ChangeKind::kContent, path);
-        note(ChangeKind::kEntry, target);
+        note_name(ChangeKind::kEntry, target);
         if (::link(host.c_str(), in(target).c_str()) != 0 && number(2)) {
           EXPECT_LE(::symlink("x/../y", in(target).c_str()), 0);
         }
         break;
       }
       default:
+        exchange(path, some_path());
         break;
     }
+  }
+
+  void rename(const std::string& from, const std::string& to) {
+    struct stat source {};
+    const bool is_there = ::lstat(in(from).c_str(), &source) == 0;
+    const bool is_directory = is_there && S_ISDIR(source.st_mode);
+    const bool from_covered = is_covered(is_directory ? from : parent_of(from));
+    const bool to_covered = is_covered(parent_of(to));
+    if (!from_covered || is_directory || source.st_nlink > 1) record_.note(ChangeKind::kMoved, from, to);
+    if (from_covered && !to_covered) note(is_directory ? ChangeKind::kTree : ChangeKind::kEntry, to);
+    if (::rename(in(from).c_str(), in(to).c_str()) != 0) {
+      for (const auto& refused : {from, to}) note(ChangeKind::kTree, refused);
+    } else if (from_covered != to_covered) {
+      set_coverage(to, from_covered);
+      if (from_covered && !is_directory && source.st_nlink == 1)
+        recorded_.emplace(record_.cuts, source.st_ino);
+    }
+  }
+
+  /// Often there and back, which only leaves that nothing below is recorded.
+  void exchange(const std::string& one, const std::string& other) {
+    const unsigned times = 1 + number(2);
+    for (const auto& path : {one, other}) note(ChangeKind::kTree, path);
+    for (unsigned i = 0; i < times; ++i)
+      if (::renameat2(AT_FDCWD, in(one).c_str(), AT_FDCWD, in(other).c_str(), RENAME_EXCHANGE) == 0)
+        for (const auto& path : {one, other}) set_coverage(path, true);
+  }
+
+  /// Until the next cut, nothing is recorded below such a directory; or, though it is in one, everything is.
+  void set_coverage(const std::string& path, bool is_whole) {
+    struct stat status {};
+    if (covers_ && ::lstat(in(path).c_str(), &status) == 0 && S_ISDIR(status.st_mode))
+      coverage_[{record_.cuts, status.st_ino}] = is_whole;
+  }
+  bool is_covered(std::string path) const {
+    for (struct stat status{}; !path.empty(); path = parent_of(path)) {
+      if (::lstat(in(path).c_str(), &status) != 0) continue;
+      const auto found = coverage_.find({record_.cuts, status.st_ino});
+      if (found != coverage_.end()) return found->second;
+    }
+    return false;
+  }
+  static std::string parent_of(const std::string& path) {
+    return std::filesystem::path(path).parent_path().string();
   }
 
   void random_rounds() {
@@ -139,6 +186,7 @@ class ReplayTest : public SnapshotTest {
       std::filesystem::remove_all(repository());
       record_ = {};
       recorded_.clear();
+      coverage_.clear();
       make_zones();
       body();
       if (!HasFailure()) expect_sound_repository();
@@ -150,9 +198,11 @@ class ReplayTest : public SnapshotTest {
   unsigned deepest_ = 4;
   unsigned names_ = 5;
   unsigned zones_ = 3;
+  bool covers_ = false;
 
  private:
-  std::set<std::pair<int, ino_t>> recorded_;  // in which cut
+  std::set<std::pair<int, ino_t>> recorded_;        // in which cut
+  std::map<std::pair<int, ino_t>, bool> coverage_;  // from which cut on; true: it is read whole
   static constexpr const char* kSeed = "OKCVM_TEST_SEED";
 };
 
@@ -171,6 +221,26 @@ TEST_F(ReplayTest, SoAreThoseBetweenRefusedRenames) {
   deepest_ = 2;
   zones_ = 1;
   for (names_ = 2; names_ <= 3; ++names_) for_each_seed(150, [&] { random_rounds(); });
+}
+
+/// Of what is in a new directory, or in two that change places, the driver records nothing more.
+TEST_F(ReplayTest, SoAreThoseInDirectoriesThatAreReadWhole) {
+  covers_ = true;
+  zones_ = 1;
+  names_ = deepest_ = 3;
+  for_each_seed(60, [&] { random_rounds(); });
+}
+
+TEST_F(ReplayTest, WhatChangesInAFolderThatMovesOutOfOneThatIsReadWholeIsCaptured) {
+  make_zones();
+  shell("cd outputs; mkdir -p a/in b; for f in one two; do echo 1 > a/in/$f; done");
+  snapshot("first");
+  for (const char* name : {"outputs/a", "outputs/b"}) note(ChangeKind::kTree, name);
+  shell("cd outputs; mv a c; mv b a; mv a b; mv c a");  // as if exchanged, and back
+  shell("cd outputs/a/in; echo 2 > new; rm one; chmod 700 .");
+  record_.note(ChangeKind::kMoved, "outputs/a/in", "outputs/a/out");
+  std::filesystem::rename(in("outputs/a/in"), in("outputs/a/out"));
+  expect_exact(snapshot("second"));
 }
 
 TEST_F(ReplayTest, WhatChangesInAFolderBetweenRefusedRenamesOfItIsCaptured) {

@@ -172,6 +172,29 @@ TEST_F(RoundsTest, WhatIsWrittenToAFileThroughANameThatGoesIsThereUnderTheOthers
   }
 }
 
+// One that moves while all names are looked through is found nowhere.
+TEST_F(RoundsTest, WhatIsWrittenThroughANameThatWasNotFoundAndGoesIsThereUnderTheOthers) {
+  make_zones();
+  shell("printf old > outputs/a");
+  snapshot();
+  const auto is_under_way = in("under way");  // where no snapshot looks
+  shared_.change(ChangeKind::kContent, "outputs/a", "",
+                 [&] { EXPECT_EQ(::link(in("outputs/a").c_str(), is_under_way.c_str()), 0); });
+  auto source = shared_.source();
+  const int before = shared_.cuts;
+  source.cut = [&, cut = source.cut] {
+    if (shared_.cuts == before + 1) {
+      shared_.change(ChangeKind::kContent, "outputs/d/b", "",
+                     [&] { EXPECT_EQ(::pwrite(open_file(is_under_way, O_WRONLY).get(), "new", 3, 0), 3); });
+      shared_.change(ChangeKind::kEntry, "outputs/d/b", "", [&] { std::filesystem::remove(is_under_way); });
+    }
+    return cut();
+  };
+  const auto taken = take(source);
+  EXPECT_EQ(git("show " + taken.id.text() + ":workspace/outputs/a"), "new");
+  expect_exact(taken);
+}
+
 TEST_F(RoundsTest, WhatIsWrittenWhenOnlyAttributesAreReadIsFoundThoughTheRecordOfItIsLost) {
   make_zones();
   shell("printf old > outputs/f");
