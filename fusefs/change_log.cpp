@@ -105,7 +105,7 @@ Result<ChangeLog> ChangeLog::open(Config config) {
   auto region = SharedRegion::open(config.live, kHeaderSize + kMaxLog, is_new);
   if (!region) return fail(region.error());
   if (config.start == Start::kTakeOver && is_new)
-    return fail_errno(EUCLEAN, "the change record of the session is missing");
+    return fail(Code::kCorrupt, "the change record of the session is missing");
   if (config.start == Start::kAnew) region->clear();
   if (auto ready = region->reserve(kHeaderSize); !ready) return fail(ready.error());
 
@@ -115,7 +115,7 @@ Result<ChangeLog> ChangeLog::open(Config config) {
   if (log.config_.start == Start::kTakeOver) {
     if (header.magic != kMagic || header.end < header.start || header.start < header.base ||
         header.end - header.base > kMaxLog)
-      return fail_errno(EUCLEAN, "the change record of the session is damaged");
+      return fail(Code::kCorrupt, "the change record of the session is damaged");
     if (auto ready = log.region_.reserve(kHeaderSize + (header.end - header.base)); !ready)
       return fail(ready.error());
     log.resting_exists_ = std::filesystem::exists(log.config_.resting);

@@ -3,6 +3,7 @@
 #include "fusefs/mounted_session.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -71,23 +72,30 @@ std::unordered_set<std::uint64_t> left_writers(const std::filesystem::path& node
   return left ? left->written_past_us() : std::unordered_set<std::uint64_t>();
 }
 
-/// EUCLEAN if programs could not go on with what the former daemon left.
+/// Whether the kernel has let go of the mount: nothing has it any more, or somebody aborted it.
+bool is_disconnected(int device) {
+  pollfd state{device, 0, 0};
+  return ::poll(&state, 1, 0) == 1 && (state.revents & POLLERR);
+}
+
+/// `corrupt` if programs could not go on with what the former daemon left; `not_found` if none would.
 Result<void> check_take_over(const MountConfig& config, int device, const Workspace& workspace,
                              const SessionState& state) {
   const auto there = mounted_at(config.mount_point);
   if (!there) {
     if (detach_served_through(device, config.mount_point.filename()))
-      return fail_errno(EUCLEAN, "it was mounted below another mount root");
-    // The former daemon may have died after it unmounted and before it could say so.
-    return fail_errno(EUCLEAN, "it is not mounted any more");
+      return fail(Code::kCorrupt, "it was mounted below another mount root");
+    // The former daemon may have died after it unmounted and before it could say so: then nobody had it.
+    if (is_disconnected(device)) return fail(Code::kNotFound, "it is not mounted any more");
+    return fail(Code::kCorrupt, "it is not mounted any more, though programs have it open");
   }
   if (served_through(device) != there && serves_others_only(device, config.mount_point.filename()))
-    return fail_errno(EUCLEAN, "the device that was kept for it serves another session");
+    return fail(Code::kCorrupt, "the device that was kept for it serves another session");
   if (!workspace.finds_inodes_again())
-    return fail_errno(EUCLEAN, "its files are on a file system that cannot find them again (file handles)");
+    return fail(Code::kCorrupt, "its files are on a file system that cannot find them again (file handles)");
   // Calls that it had read would wait for ever, and with them who wants the locks they hold.
   if (!state.can_resend())
-    return fail_errno(EUCLEAN, "the kernel cannot send again what was not answered (Linux 6.9 can)");
+    return fail(Code::kCorrupt, "the kernel cannot send again what was not answered (Linux 6.9 can)");
   return {};
 }
 
@@ -367,13 +375,7 @@ Result<std::unique_ptr<SessionMount>> SessionMount::mount(MountConfig config) {
 
 Result<std::unique_ptr<SessionMount>> SessionMount::take_over(MountConfig config, FileDescriptor device) {
   ::umask(0);
-  auto session = MountedSession::start(std::move(config), std::move(device), Start::kTakeOver);
-  if (!session && session.error().errno_value == EUCLEAN) {
-    Error error = session.error();
-    error.code = Code::kCorrupt;
-    return fail(std::move(error));
-  }
-  return session;
+  return MountedSession::start(std::move(config), std::move(device), Start::kTakeOver);
 }
 
 }  // namespace okcvm::fusefs

@@ -39,7 +39,7 @@ Result<NodeTable> NodeTable::open(const std::filesystem::path& path, Start start
   auto region = SharedRegion::open(path, kHeaderSize + std::size_t{kMaxNodes} * sizeof(NodeRecord), is_new);
   if (!region) return fail(region.error());
   if (start == Start::kTakeOver && is_new)
-    return fail_errno(EUCLEAN, "the run-time state of the session is missing");
+    return fail(Code::kCorrupt, "the run-time state of the session is missing");
   if (start == Start::kAnew && !is_new) region->clear();
   if (auto ready = region->reserve(kHeaderSize + kFirstFreeSlot * sizeof(NodeRecord)); !ready)
     return fail(ready.error());
@@ -47,7 +47,7 @@ Result<NodeTable> NodeTable::open(const std::filesystem::path& path, Start start
   TableHeader& header = header_of(*region);
   if (start == Start::kTakeOver && (header.magic != kMagic || header.record_size != sizeof(NodeRecord) ||
                                     header.next_slot < kFirstFreeSlot || header.next_slot > kMaxNodes))
-    return fail_errno(EUCLEAN, "the run-time state of the session is of another version or damaged");
+    return fail(Code::kCorrupt, "the run-time state of the session is of another version or damaged");
   if (start == Start::kAnew) {
     std::memset(region->data(), 0, kHeaderSize + kFirstFreeSlot * sizeof(NodeRecord));
     header.record_size = sizeof(NodeRecord);
@@ -64,7 +64,7 @@ Result<NodeTable> NodeTable::open(const std::filesystem::path& path, Start start
     return fail(ready.error());
   for (std::uint32_t slot = kFirstFreeSlot; slot < header.next_slot; ++slot)
     if (const NodeRecord& row = table.record(slot); row.id.load() && !is_sound(row, slot))
-      return fail_errno(EUCLEAN, "the run-time state of the session is damaged");
+      return fail(Code::kCorrupt, "the run-time state of the session is damaged");
   for (const auto& rule : kZoneRules) {
     NodeRecord& row = table.record(node_of(rule.zone).slot());
     row.zone = rule.zone;

@@ -60,8 +60,8 @@ class NodeTable {
  public:
   static constexpr std::uint32_t kMaxNodes = 16u << 20;
 
-  /// Anew the table starts empty but for the fixed nodes; EUCLEAN if what there is to be taken over is not a
-  /// table of this version.
+  /// Anew the table starts empty but for the fixed nodes; `corrupt` if what there is to be taken over is not
+  /// a table of this version.
   static Result<NodeTable> open(const std::filesystem::path& path, Start start);
 
   NodeTable(NodeTable&&) noexcept;

@@ -140,7 +140,7 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, const
   auto region = SharedRegion::open(path, kRegionSize, is_new);
   if (!region) return fail(region.error());
   if (start == Start::kTakeOver && is_new)
-    return fail_errno(EUCLEAN, "the run-time state of the session is missing");
+    return fail(Code::kCorrupt, "the run-time state of the session is missing");
   if (start == Start::kAnew) region->clear();
   if (auto ready = region->reserve(sizeof(StateHeader)); !ready) return fail(ready.error());
   SessionState state(std::move(*region));
@@ -154,12 +154,12 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, const
   }
   if (header.magic != kMagic || header.init_size > kMaxInit || !is_handshake(state.init()) ||
       header.next_file > kMaxFiles)
-    return fail_errno(EUCLEAN, "the run-time state of the session is of another version or damaged");
+    return fail(Code::kCorrupt, "the run-time state of the session is of another version or damaged");
   // The records stay: should this daemon die before the requests come again, the next one needs them, too.
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
     if (const auto unique = header.changes[slot].unique.load()) {
       if (header.changes[slot].references > kReferences)
-        return fail_errno(EUCLEAN, "the run-time state of the session is damaged");
+        return fail(Code::kCorrupt, "the run-time state of the session is damaged");
       state.unfinished_[unique] = {slot, header.changes[slot].fact};
       (*state.slots_)[slot].is_old = true;
       (*state.slots_)[slot].inherited = true;

@@ -32,7 +32,7 @@ class SessionState {
   static constexpr std::size_t kChanges = 64;      // that can be under way at once
   static constexpr std::size_t kReferences = 513;  // noted of one
 
-  /// EUCLEAN when what is there to be taken over is not usable.
+  /// `corrupt` when what is there to be taken over is not usable.
   static Result<SessionState> open(const std::filesystem::path& path, const std::filesystem::path& going,
                                    Start start);
   SessionState(SessionState&&) noexcept;

@@ -54,6 +54,7 @@ class GitStore final : public Store {
     Snapshot snapshot;
     Commit commit;
     std::unique_ptr<Tree> tree;
+    std::vector<RelPath> open;  // as the driver counts: some may be closed, of which the kernel tells late
   };
   /// What a snapshot is of which nothing differs from the newest: that one, or another one.
   enum class WhereSame : std::uint8_t { kIsTheNewest, kIsAnotherOne };

@@ -222,8 +222,8 @@ Result<void> GitStore::carry_out(Site& site, const Plan& plan, const Taken& take
   const Journal journal{taken.commit.oid, *base};
   // Under which name they are written to from now on, which no request tells.
   if (hooks.changes.still_mapped)
-    if (const auto written = plan.renamed(taken.snapshot.in_flight); !written.empty())
-      hooks.changes.still_mapped(written);
+    for (const auto* open : {&taken.open, &taken.snapshot.in_flight})
+      if (const auto written = plan.renamed(*open); !written.empty()) hooks.changes.still_mapped(written);
   // Before the journal, with which a start goes on where nobody can be asked who has what open.
   if (hooks.will_replace) hooks.will_replace(plan.leaving());
   if (auto written = journal.write(*repository_); !written) {

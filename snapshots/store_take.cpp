@@ -25,21 +25,16 @@ ChangeSet cut_from(const Store::ChangeSource& changes) {
 /// Of the tree of the last snapshot, kept for the next one: about a megabyte.
 constexpr std::size_t kWarmNodes = 4096;
 
-/// What was written to while it was read, and what was open for writing when the set was cut, as far as it is
-/// in the snapshot.
-Result<void> settle_in_flight(const ChangeSet& set, Tree& tree, std::vector<RelPath>& in_flight) {
-  std::vector<RelPath> candidates = std::move(in_flight);
-  candidates.insert(candidates.end(), set.in_flight.begin(), set.in_flight.end());
-  std::sort(candidates.begin(), candidates.end());
-  candidates.erase(std::unique(candidates.begin(), candidates.end()), candidates.end());
-  in_flight.clear();
-  for (auto& path : candidates) {
+/// Those that are in the snapshot.
+Result<std::vector<RelPath>> files_in(Tree& tree, std::vector<RelPath> paths) {
+  std::vector<RelPath> files;
+  for (auto& path : paths) {
     if (!is_snapshotted(path)) continue;
     auto node = tree.find(path);
     if (!node) return fail(node.error());
-    if (*node && (*node)->type == NodeType::kFile) in_flight.push_back(std::move(path));
+    if (*node && (*node)->type == NodeType::kFile) files.push_back(std::move(path));
   }
-  return {};
+  return files;
 }
 
 timespec now() {
@@ -189,7 +184,7 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
     auto same = to_snapshot(*repository_, *from.commit);
     if (!same) return fail(same.error());
     same->unchanged = true;
-    return Taken{std::move(*same), *from.commit, std::move(*tree)};
+    return Taken{std::move(*same), *from.commit, std::move(*tree), {}};
   }
   if (from.newest && !from.commit) {
     first.rescan = true;
@@ -206,7 +201,8 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
   const auto seen = !from.commit || set.rescan ? StatIndex::Seen::kAll : StatIndex::Seen::kChanges;
   auto names = tree->write(batch);
   if (!names) return fail(names.error());
-  if (auto settled = settle_in_flight(set, *tree, found.in_flight); !settled) return fail(settled.error());
+  auto in_flight = files_in(*tree, std::move(found.in_flight));
+  if (!in_flight) return fail(in_flight.error());
 
   // After a restore the same as the newest is new all the same: what is retired is counted from the restore.
   Commit commit;
@@ -223,7 +219,7 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
     commit.label = label;
     commit.created_at = now();
     commit.stats = {totals.files, totals.directories, totals.bytes, found.entries, found.bytes, set.rescan};
-    commit.in_flight = found.in_flight;
+    commit.in_flight = *in_flight;
     commit.names = *names;
     auto oid = keep(batch, commit, from, seen);
     if (!oid) return fail(oid.error());
@@ -238,8 +234,8 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
   if (!snapshot) return fail(snapshot.error());
   snapshot->unchanged = unchanged;
   snapshot->stats.rescanned = set.rescan;
-  snapshot->in_flight = std::move(found.in_flight);
-  return Taken{std::move(*snapshot), std::move(commit), std::move(tree)};
+  snapshot->in_flight = std::move(*in_flight);
+  return Taken{std::move(*snapshot), std::move(commit), std::move(tree), std::move(set.in_flight)};
 }
 
 Result<Reading> GitStore::read_workspace(const Base& from, Look look, ChangeSet set,

@@ -90,6 +90,19 @@ TEST_F(MountedSession, IsNotTakenOverWithTheDeviceOfAnother) {
   EXPECT_EQ(read(outputs() / "file"), "kept");
 }
 
+TEST_F(MountedSession, IsNotTakenOverWhereItIsNotMountedAnyMore) {
+  for (const bool is_in_use : {true, false}) {
+    if (!is_in_use) start_with([](fusefs::MountConfig&) {});
+    const auto file = is_in_use ? open_file(outputs(), O_RDONLY | O_DIRECTORY) : FileDescriptor();
+    FileDescriptor device(::fcntl(session().driver().device(), F_DUPFD_CLOEXEC, 0));
+    session().driver().abandon();
+    EXPECT_OK(::umount2(mount().c_str(), MNT_DETACH));
+    const auto taken = fusefs::SessionMount::take_over(session().config(), std::move(device));
+    ASSERT_FALSE(taken);
+    EXPECT_EQ(taken.error().code, is_in_use ? Code::kCorrupt : Code::kNotFound) << taken.error().message;
+  }
+}
+
 /// As on an overlayfs: what the dead daemon held open was all that led to its inodes.
 class TakeOverWithoutHandles : public MountedSession {
  protected:

@@ -191,6 +191,16 @@ TEST_F(SnapshotTest, AFileOpenForWritingIsNamedAndStaysDirty) {
   EXPECT_EQ(git("show " + second.id.text() + ":workspace/outputs/log"), "1\n2\n");
 }
 
+/// The kernel tells of the last close a moment after it.
+TEST_F(SnapshotTest, AFileThatWasClosedIsNotSaidToBeWrittenTo) {
+  make_zones();
+  shell("echo 1 > outputs/log");
+  record_.open_for_writing("outputs/log");
+  EXPECT_THAT(snapshot().in_flight, IsEmpty());
+  shell("echo 2 >> outputs/log");
+  EXPECT_EQ(git("show " + snapshot().id.text() + ":workspace/outputs/log"), "1\n2\n");
+}
+
 /// A file that is written to through a mapping alone, with no descriptor left.
 class MappedFile final {
  public:

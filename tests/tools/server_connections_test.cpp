@@ -20,6 +20,16 @@ TEST_F(ServerConnections, EndsALiveAnswerWithItsClient) {
   live_ended_.get_future().wait();
 }
 
+TEST_F(ServerConnections, EndsALiveAnswerAsItShouldWhenItStops) {
+  HttpClient client(path_);
+  client.send("GET /live HTTP/1.1\r\n\r\n");
+  client.receive_until("two\n\r\n");
+  boost::asio::post(*io_, [this] { server_->stop(std::chrono::seconds(5), [] {}); });
+  live_ended_.get_future().wait();
+  EXPECT_EQ(client.receive_until("0\r\n\r\n"), "0\r\n\r\n");
+  EXPECT_TRUE(client.is_closed_within(10));
+}
+
 TEST_F(ServerConnections, ClosesIdleAndSlowConnections) {
   ServerLimits limits;
   limits.idle = std::chrono::seconds(1);

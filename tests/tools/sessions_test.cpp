@@ -91,6 +91,16 @@ TEST_F(Sessions, AreTakenOverOnceTheHostHasRoomForThem) {
   EXPECT_THAT(sessions_->affected(), IsEmpty());
 }
 
+TEST_F(Sessions, AreNotAffectedWhereTheLastDaemonHadJustUnmountedThem) {
+  create("s");
+  mounts_.at_take_over = [] { return Result<void>(fail(Code::kNotFound, "it is not mounted any more")); };
+  std::map<std::string, FileDescriptor> kept;
+  kept.emplace("s", open_file("/dev/null", O_RDWR));
+  start(std::move(kept));
+  EXPECT_TRUE(mounts_.shown("s"));
+  EXPECT_THAT(sessions_->affected(), IsEmpty());
+}
+
 TEST_F(Sessions, ThatCouldNotBeMountedAtTheStartAreTriedAgain) {
   create("s");
   mounts_.at_mount = [] { return Result<void>(fail(Code::kInternal, "no thread could be started")); };

@@ -43,6 +43,15 @@ TEST_F(ServiceVerbs, EventsEndAfterACount) {
   EXPECT_EQ(ran.out, "{\"n\":1}\n{\"n\":2}\n");
 }
 
+TEST_F(ServiceVerbs, EventsThatCannotBeWrittenAreAnError) {
+  for (const char* count : {"1", "2"}) {
+    daemon_answers(chunked_reply({"data: {\"n\":1}\n\ndata: {\"n\":2}\n\n"}, "text/event-stream"));
+    const auto ran = okcvm_into(std::string("events -c ") + count, ">/dev/full");
+    EXPECT_EQ(ran.status, 1) << count;
+    EXPECT_THAT(ran.err, HasSubstr("no_space")) << count;
+  }
+}
+
 /// Two sessions, of which the second answers 100 requests more at each look.
 FakeDaemon::Answer two_sessions_at_work() {
   return [looks = 0](const SeenRequest&) mutable {

@@ -69,6 +69,14 @@ TEST(Text, TableColumnsAreAsWideAsTheirWidestCell) {
             "h\xc3\xa9llo \\x1b[0m  1000\n");
 }
 
+TEST(Text, TableColumnsAreThoseOfATerminal) {
+  Table table({"NAME", "NOTE"});
+  table.row({"日本語", "wide"});
+  table.row({"e\u0301te\u0301", "combined"});
+  table.row({"abcdefg", "plain"});
+  EXPECT_EQ(table.text(), "NAME     NOTE\n日本語   wide\ne\u0301te\u0301      combined\nabcdefg  plain\n");
+}
+
 TEST(Text, Base64IsThatOfTheStandard) {
   EXPECT_EQ(to_base64(""), "");
   EXPECT_EQ(to_base64("f"), "Zg==");

@@ -216,6 +216,9 @@ class Exchange {
   }
 
   Outcome<Response> run() {
+    for (const auto& [name, value] : request_.headers)
+      if (value.find_first_of(std::string_view("\r\n\0", 3)) != std::string::npos)
+        return refuse("invalid_request", "what goes into the field " + name + " has more than one line");
     error_code error;
     const auto header = header_of(request_);
     http::request_serializer<http::empty_body> serializer(header);

@@ -8,6 +8,7 @@
 
 #include "policy/file_descriptor.h"
 #include "policy/percent_encoding.h"
+#include "policy/utf8.h"
 #include "tools/cli/base64.h"
 #include "tools/cli/handlers.h"
 #include "tools/cli/text.h"
@@ -183,7 +184,8 @@ Outcome<void> ls(Context& context) {
 }
 
 Outcome<void> resolve(Context& context) {
-  Json body{{"path", context.args().argument("PATH")}};
+  const auto& path = context.args().argument("PATH");
+  Json body = is_utf8(path) ? Json{{"path", path}} : Json{{"encoded_path", percent_encoded_path(path)}};
   if (auto mode = context.args().option("mode")) body["mode"] = *mode;
   if (context.args().has("must-exist")) body["must_exist"] = true;
   if (context.args().has("for-write")) body["for_write"] = true;

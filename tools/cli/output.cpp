@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <string_view>
 
 #include "tools/cli/text.h"
 
@@ -29,6 +31,11 @@ Outcome<void> write_all(int descriptor, std::string_view bytes, const std::strin
   return {};
 }
 
+bool is_dumb_terminal() {
+  const char* const name = std::getenv("TERM");
+  return name != nullptr && std::string_view(name) == "dumb";
+}
+
 Output::Output() : terminal_(::isatty(STDOUT_FILENO) == 1) {}
 
 Outcome<void> Output::write(std::string_view bytes) const {
@@ -37,7 +44,7 @@ Outcome<void> Output::write(std::string_view bytes) const {
 
 ProgressLine::ProgressLine(std::string what)
     : what_(std::move(what)),
-      terminal_(::isatty(STDERR_FILENO) == 1),
+      terminal_(::isatty(STDERR_FILENO) == 1 && !is_dumb_terminal()),
       next_(std::chrono::steady_clock::now() + std::chrono::seconds(1)) {}
 
 ProgressLine::~ProgressLine() {

@@ -12,6 +12,9 @@ namespace okcvm::cli {
 /// Writes all bytes to a descriptor. A reader that went away (EPIPE) is a silent failure.
 Outcome<void> write_all(int descriptor, std::string_view bytes, const std::string& name);
 
+/// One that takes no escape sequences, as TERM says.
+bool is_dumb_terminal();
+
 /// Standard output. Nothing is held back.
 class Output {
  public:

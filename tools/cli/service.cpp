@@ -161,7 +161,7 @@ Outcome<void> events(Context& context) {
   EventStream stream([&](const std::string& data) -> Outcome<void> {
     if (enough) return {};
     auto printed = print_event(context, data);
-    enough = most && --left == 0;
+    enough = printed && most && --left == 0;
     return printed;
   });
   const auto response = context.client().send(request, [&](std::string_view piece) -> Outcome<void> {
@@ -179,7 +179,7 @@ Outcome<void> top(Context& context) {
   const std::chrono::seconds interval(
       std::max(std::stol(context.args().option("interval").value_or("2")), 1L));
   const auto limit = std::stoul(context.args().option("limit").value_or(std::to_string(kRowsOfTop)));
-  const bool is_live = context.out().is_terminal() && !context.json();
+  const bool is_live = context.out().is_terminal() && !context.json() && !is_dumb_terminal();
   const bool forever = !count && context.out().is_terminal();
   const long tables = count ? std::stol(*count) : 1;
   Loads before;

@@ -1,5 +1,8 @@
 #include "tools/cli/text.h"
 
+#include <locale.h>
+#include <wchar.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -23,10 +26,18 @@ bool is_control(char32_t point) {
          is_in(0x2028, 0x202E) || is_in(0x2066, 0x2069);
 }
 
-/// Columns that visible text takes, one a code point.
+/// Columns that visible text takes in a terminal: two for wide characters, none for combining ones.
 std::size_t columns(std::string_view text) {
+  static const locale_t unicode = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  const locale_t former = unicode ? ::uselocale(unicode) : nullptr;
   std::size_t count = 0;
-  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  while (!text.empty()) {
+    const auto character = utf8_character(text);
+    const int width = character && unicode ? ::wcwidth(static_cast<wchar_t>(character->code_point)) : 1;
+    count += width < 0 ? 1 : static_cast<std::size_t>(width);
+    text.remove_prefix(character ? character->size : 1);
+  }
+  if (former) ::uselocale(former);
   return count;
 }
 

@@ -71,7 +71,12 @@ void Connection::refuse(const std::string& message) {
 }
 
 void Connection::stop() {
-  if (is_live_) return end();
+  if (is_live_) {
+    is_live_ = false;
+    live_.reset();
+    end_after(kIdleAtStop, [] { return true; });
+    return end_stream("");
+  }
   if (!in_hand_) return end_after(kLastRequestWithin, [this] { return !in_hand_; });
   if (is_answering_) return limit_sending();
   if (is_receiving_)

@@ -105,14 +105,14 @@ Fields::Fields(const Request& request) : Fields(request.body) {
 
 Fields::Fields(json value, std::string prefix) : value_(std::move(value)), prefix_(std::move(prefix)) {}
 
-bool Fields::has(std::string_view name) const {
+bool Fields::has(std::string_view name) {
+  asked_.emplace(name);
   const auto found = value_.find(name);
   return found != value_.end() && !found->is_null();
 }
 
 /// The field's value; nothing if it is absent or null.
 const json* Fields::take(std::string_view name) {
-  asked_.emplace(name);
   return has(name) ? &*value_.find(name) : nullptr;
 }
 

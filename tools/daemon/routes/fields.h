@@ -25,7 +25,7 @@ class Fields final {
   /// Of a request that says all in its body: nothing in its query is asked for.
   explicit Fields(const Request& request);
 
-  bool has(std::string_view name) const;
+  bool has(std::string_view name);
   std::optional<std::string> text(std::string_view name, std::size_t most = 4096);
   std::string required_text(std::string_view name, std::size_t most = 4096);
   bool flag(std::string_view name, bool otherwise = false);

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -135,7 +136,9 @@ Result<void> Sessions::take_over(Session& session, const FileDescriptor& device,
   for (auto pause = kFirstRetry;; pause *= 2) {
     FileDescriptor copy(::fcntl(device.get(), F_DUPFD_CLOEXEC, 0));
     auto taken = copy ? attach(session, std::move(copy)) : fail_errno(errno, "cannot copy its descriptor");
-    const bool is_final = taken || taken.error().code == Code::kCorrupt || taken.error().code == Code::kBusy;
+    constexpr std::array kFinal{Code::kCorrupt, Code::kBusy, Code::kNotFound};
+    const bool is_final =
+        taken || std::find(kFinal.begin(), kFinal.end(), taken.error().code) != kFinal.end();
     if (is_final || std::chrono::steady_clock::now() >= last_try) return taken;
     log_warning("session {}: its mount could not be taken over yet: {}", session.id().text(),
                 taken.error().message);
@@ -154,7 +157,8 @@ void Sessions::bring_back(Session& session, FileDescriptor kept_device, bool was
     const auto taken = take_over(session, kept_device, last_try);
     if (taken && should_be_mounted) return;
     if (taken) return end_unmounting(session);
-    affected = "its mount could not be taken over: " + taken.error().message;
+    if (taken.error().code != Code::kNotFound)
+      affected = "its mount could not be taken over: " + taken.error().message;
   }
   kept_device.reset();
   if (!should_be_mounted) {
