@@ -78,11 +78,16 @@ bool is_owner_or_capable(const Request& request, const struct stat& inode, int c
   return request.uid == inode.st_uid || is_capable_over(request, inode, capability);
 }
 
-bool may_write(const Request& request, const struct stat& inode) {
-  const mode_t needed = request.uid == inode.st_uid          ? S_IWUSR
-                        : is_in_group(request, inode.st_gid) ? S_IWGRP
-                                                             : S_IWOTH;
-  return (inode.st_mode & needed) || is_capable_over(request, inode, CAP_DAC_OVERRIDE);
+bool may_change_mode(const Request& request, const struct stat& inode) {
+  if (request.uid == inode.st_uid) return true;
+  const auto effective = status_of(request.pid, "CapEff:");
+  if (effective.empty()) return request.uid == 0;
+  return has(effective, CAP_FOWNER) && is_mapped(request.pid, "uid_map", inode.st_uid);
+}
+
+bool may_access(const Request& request, const struct stat& inode, mode_t wanted) {
+  const int shift = request.uid == inode.st_uid ? 6 : is_in_group(request, inode.st_gid) ? 3 : 0;
+  return (inode.st_mode >> shift & wanted) == wanted || is_capable_over(request, inode, CAP_DAC_OVERRIDE);
 }
 
 bool may_remove(const Caller& caller, const struct stat& directory, const struct stat& entry) {

@@ -27,8 +27,13 @@ bool may_set_group_id(const Request& request, const struct stat& inode);
 /// kernel/capability.c).
 bool is_owner_or_capable(const Request& request, const struct stat& inode, int capability);
 
-/// Whether the caller may write to an inode, by its mode or with CAP_DAC_OVERRIDE over it.
-bool may_write(const Request& request, const struct stat& inode);
+/// Whether the caller may change an inode's mode or times: CAP_FOWNER over it asks for its user alone
+/// (inode_owner_or_capable() in fs/inode.c).
+bool may_change_mode(const Request& request, const struct stat& inode);
+
+/// Whether the caller has all rights `wanted` (of S_IRWXO) to an inode, by its mode or with CAP_DAC_OVERRIDE
+/// over it.
+bool may_access(const Request& request, const struct stat& inode, mode_t wanted);
 
 /// An error of the driver with words for a person: what to do, at the path that was asked for.
 Unexpected explained(const Error& error, const RelPath& path);

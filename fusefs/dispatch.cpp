@@ -48,11 +48,19 @@ void let_be_found(fuse_req_t request, NodeId id) {
   dispatcher.operations.let_be_found(id);
 }
 
+/// For what the kernel is told first: after a kill of the daemon that can be much.
+constexpr int kMostWaitsForMoves = 20;  // of DeeperMoves::let_end()
+
 // Not gated: the kernel holds a page lock meanwhile, which an invalidation would wait for.
 void on_readlink(fuse_req_t request, fuse_ino_t id) {
   const auto read = [=] {
     let_be_found(request, node(id));
-    return dispatcher_of(request).operations.read_link_of_kernel(node(id));
+    auto& dispatcher = dispatcher_of(request);
+    auto text = dispatcher.operations.read_link_of_kernel(node(id), 0);
+    if (text || text.error().errno_value != ESTALE) return text;
+    // The kernel looks again once only.
+    const Channel::Waiting waiting(dispatcher.channel);
+    return dispatcher.operations.read_link_of_kernel(node(id), kMostWaitsForMoves);
   };
   answer(request, read, [=](const std::string& text) { fuse_reply_readlink(request, text.c_str()); });
 }

@@ -169,8 +169,8 @@ class Operations {
 
   Result<std::string> read_link(NodeId id);
   /// The same for the kernel, which may still have the link where it stood before a rename: ESTALE has it
-  /// look again.
-  Result<std::string> read_link_of_kernel(NodeId id);
+  /// look again. How often such renames are waited for at the most, some milliseconds each.
+  Result<std::string> read_link_of_kernel(NodeId id, int most_waits);
   /// In the fact of a rename, besides the inode number of what it moves: another inode goes the other way.
   static constexpr std::uint64_t kExchanges = std::uint64_t{1} << 61;
   /// It begins to list a directory now, and will keep that.
@@ -300,7 +300,9 @@ class Operations {
  private:
   // Where a name is to be changed: the rules allow it and the directory is there.
   using Place = std::shared_ptr<const Directory>;
-  Result<Place> place_for_change(NodeId parent, const char* name, std::string_view operation);
+  Result<Place> place_for_change(const Request& request, NodeId parent, const char* name,
+                                 std::string_view operation);
+  bool may_change_names_in(const Request& request, const Directory& directory) const;
   /// Counts and reports a refusal by the zone rules, and makes it the error.
   Unexpected deny(std::string_view operation, NodeId parent, const char* name, int errno_value);
   Result<Node> changeable(NodeId id, std::string_view operation);

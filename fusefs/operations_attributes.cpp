@@ -216,8 +216,7 @@ Result<SetAttributes> Operations::judged(const Request& request, const Node& nod
   if (!rule_of(node.zone).changes_underneath || !(wanted.mode || sets_times || gives_away)) return wanted;
   struct stat inode {};
   if (::fstat(file, &inode) != 0) return fail_errno(errno);
-  if ((wanted.mode || sets_times) && !is_owner_or_capable(request, inode, CAP_FOWNER))
-    return fail_errno(EPERM);
+  if ((wanted.mode || sets_times) && !may_change_mode(request, inode)) return fail_errno(EPERM);
   const bool keeps_owner = !wanted.uid || *wanted.uid == inode.st_uid;
   const bool is_own_group = !wanted.gid || *wanted.gid == inode.st_gid || is_in_group(request, *wanted.gid);
   const bool gives_own = request.uid == inode.st_uid && keeps_owner && is_own_group;
@@ -266,7 +265,7 @@ Result<std::optional<mode_t>> Operations::mode_to_set(const Request& request, co
   // the same when a write clears them, and for a chown(2) to nobody else.
   const bool is_chown =
       wanted.uid || wanted.gid || (wanted.owner_touched && nodes_.open_state(node.id).writers == 0);
-  if (is_chown && !is_owner_or_capable(request, status, CAP_FOWNER)) return fail_errno(EPERM);
+  if (is_chown && !may_change_mode(request, status)) return fail_errno(EPERM);
   return kept;
 }
 

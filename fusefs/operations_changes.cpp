@@ -58,8 +58,8 @@ RelPath Operations::shown_path(NodeId directory) {
 }
 
 /// Everything that can be refused is refused before the folder is made: a refused write leaves nothing.
-Result<Operations::Place> Operations::place_for_change(NodeId parent, const char* name,
-                                                       std::string_view operation) {
+Result<Operations::Place> Operations::place_for_change(const Request& request, NodeId parent,
+                                                       const char* name, std::string_view operation) {
   if (std::strlen(name) > NAME_MAX) return fail_errno(ENAMETOOLONG);
   auto node = nodes_.find(parent);
   if (!node) return fail(node.error());
@@ -67,7 +67,18 @@ Result<Operations::Place> Operations::place_for_change(NodeId parent, const char
   // What gets a name here is recorded with that.
   if (*name == '\0' && is_zone_directory(parent))
     if (auto made = make_zone(node->zone); !made) return fail(made.error());
-  return directories_.open_for_change(parent);
+  auto place = directories_.open_for_change(parent);
+  if (place && !may_change_names_in(request, **place)) return fail_errno(EACCES);
+  return place;
+}
+
+/// What the kernel knew of the directory when it judged that may be old, where the host changes it too. Who
+/// asks by path was judged just now.
+bool Operations::may_change_names_in(const Request& request, const Directory& directory) const {
+  if (!rule_of(directory.zone).changes_underneath || request.uid == 0 || request.unique == 0) return true;
+  struct stat status {};
+  return request.may_have_run ||
+         (::fstat(directory.file.get(), &status) == 0 && may_access(request, status, S_IWOTH | S_IXOTH));
 }
 
 Result<void> Operations::make_zone(Zone zone) {
@@ -138,7 +149,7 @@ Result<Entry> Operations::make_node(const Request& request, NodeId parent, const
   if (!directory) return fail(directory.error());
   if ((S_ISCHR(mode) || S_ISBLK(mode)) && !rule_of(directory->zone).write_error)
     return deny("mknod", parent, name, EPERM);
-  auto place = place_for_change(parent, name, "mknod");
+  auto place = place_for_change(request, parent, name, "mknod");
   if (!place) return fail(place.error());
   record_entry(**place, name);
   before_making(request);
@@ -152,7 +163,7 @@ Result<Entry> Operations::make_node(const Request& request, NodeId parent, const
 
 Result<Entry> Operations::make_directory(const Request& request, NodeId parent, const char* name,
                                          mode_t mode) {
-  auto place = place_for_change(parent, name, "mkdir");
+  auto place = place_for_change(request, parent, name, "mkdir");
   if (!place) return fail(place.error());
   record_entry(**place, name, ChangeKind::kTree);
   before_making(request);
@@ -171,7 +182,7 @@ Result<Entry> Operations::make_symlink(const Request& request, NodeId parent, co
   if (!directory) return fail(directory.error());
   if (const int error = rule_of(directory->zone).write_error) return deny("symlink", parent, name, error);
   if (!link_allowed(text, directory->zone, nodes_.depth(parent))) return deny("symlink", parent, name, EPERM);
-  auto place = place_for_change(parent, name, "symlink");
+  auto place = place_for_change(request, parent, name, "symlink");
   if (!place) return fail(place.error());
   record_entry(**place, name);
   before_making(request);
@@ -197,7 +208,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
     if (!link_allowed({text, static_cast<std::size_t>(size)}, directory->zone, std::nullopt))
       return deny("link", parent, name, EPERM);
   }
-  auto place = place_for_change(parent, name, "link");
+  auto place = place_for_change(request, parent, name, "link");
   if (!place) return fail(place.error());
   record(*node, ChangeKind::kContent);  // from now on it may be written under a name that is not watched
   record_entry(**place, name);
@@ -240,7 +251,7 @@ bool Operations::may_take_away(const Request& request, const Directory& director
 bool Operations::may_be_carried_off(const Request& request, const Directory& from, const Directory& to,
                                     const struct stat& status) {
   return from.id == to.id || !S_ISDIR(status.st_mode) || !rule_of(from.zone).changes_underneath ||
-         may_write(request, status);
+         may_access(request, status, S_IWOTH);
 }
 
 void Operations::part_with_former(const Directory& directory, int file, const char* name,
@@ -345,7 +356,7 @@ Result<void> Operations::remove_directory(const Request& request, NodeId parent,
 
 Result<Operations::Nameless> Operations::remove(const Request& request, NodeId parent, const char* name,
                                                 int flags, std::string_view operation) {
-  auto place = place_for_change(parent, name, operation);
+  auto place = place_for_change(request, parent, name, operation);
   if (!place) return fail(place.error());
   struct stat status {};
   // Keeps the inode behind the name that is about to go: descriptors that are open on it without our knowing

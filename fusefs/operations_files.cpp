@@ -166,7 +166,7 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags) {
 
 Result<std::pair<Entry, Opened>> Operations::create(const Request& request, NodeId parent, const char* name,
                                                     mode_t mode, int flags) {
-  auto place = place_for_change(parent, name, "create");
+  auto place = place_for_change(request, parent, name, "create");
   if (!place) return fail(place.error());
   const Directory& directory = **place;
   record_entry(directory, name);
@@ -228,7 +228,7 @@ std::optional<std::pair<Entry, Opened>> Operations::nameless_made_before(const R
 Result<std::pair<Entry, Opened>> Operations::create_nameless(const Request& request, NodeId parent,
                                                              mode_t mode, int flags) {
   if (auto made = nameless_made_before(request)) return std::move(*made);
-  auto place = place_for_change(parent, "", "create");
+  auto place = place_for_change(request, parent, "", "create");
   if (!place) return fail(place.error());
   const Directory& directory = **place;
   mode = judged_mode(request, directory, mode);

@@ -315,7 +315,7 @@ bool Operations::may_be_moving(const Node& node) {
   return nodes_.is_at_or_below(node.id, moved);
 }
 
-Result<std::string> Operations::read_link_of_kernel(NodeId id) {
+Result<std::string> Operations::read_link_of_kernel(NodeId id, int most_waits) {
   constexpr int kMostLooks = 300;  // while others move
   constexpr int kMostWaits = 200;  // of a millisecond
   const auto node = nodes_.find(id);
@@ -332,10 +332,13 @@ Result<std::string> Operations::read_link_of_kernel(NodeId id) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       continue;
     }
-    if (nodes_.is_at_or_below(id, deeper_moves_.under_way())) break;
+    if (nodes_.is_at_or_below(id, deeper_moves_.under_way())) {
+      if (--most_waits < 0) break;
+      deeper_moves_.let_end();
+      continue;
+    }
     if (deeper_moves_.begun() == begun) return text;
   }
-  deeper_moves_.let_end();
   return fail_errno(ESTALE);
 }
 

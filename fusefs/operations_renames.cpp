@@ -41,7 +41,8 @@ Result<Operations::Renamed> Operations::rename(const Request& request, NodeId pa
   if (flags & RENAME_WHITEOUT) return fail_errno(EINVAL);  // a whiteout is a device node
   auto from = directories_.open(parent);
   if (!from) return fail(from.error());
-  auto to = place_for_change(new_parent, new_name, "rename");
+  if (!may_change_names_in(request, **from)) return fail_errno(EACCES);
+  auto to = place_for_change(request, new_parent, new_name, "rename");
   if (!to) return fail(to.error());
   const Gate::Closing closing(moves_);
   struct stat moved {};
@@ -60,7 +61,7 @@ Result<Operations::Renamed> Operations::rename(const Request& request, NodeId pa
 
 Result<void> Operations::put(int from_directory, const char* from_name, NodeId parent, const char* name,
                              unsigned flags) {
-  auto place = place_for_change(parent, name, "write");
+  auto place = place_for_change({}, parent, name, "write");
   if (!place) return fail(place.error());
   struct stat target {};
   const bool may_replace = !(flags & RENAME_NOREPLACE);

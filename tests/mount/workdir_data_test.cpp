@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <linux/fs.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -244,6 +245,63 @@ TEST_F(Workdir, ADirectoryThatTheHostGaveToAGroupMakesNoProgramsOfItsOwn) {
   EXPECT_EQ(after_giving_away(workdir() / "d", give, make), 0);
   EXPECT_EQ(stat_of(host() / "d/f").st_mode & 07777, 0755u);
   EXPECT_EQ(stat_of(host() / "d/f").st_gid, 0u);
+}
+
+/// As rootless containers have it: alice is root there, and bob a user. Whose group a file is does not
+/// matter.
+TEST_F(Workdir, RootOfAContainerChangesTheModesOfItsUsersFiles) {
+  constexpr gid_t kGroupOutside = 77;
+  write(host() / "f", "bytes");
+  ASSERT_OK(::chown((host() / "f").c_str(), kBob.uid, kGroupOutside));
+  ChildProcess root([&](ChildProcess& self) {
+    if (!become(kAlice) || ::unshare(CLONE_NEWUSER) != 0) return 255;
+    self.send("apart");
+    self.receive();
+    if (::chmod((workdir() / "f").c_str(), 0640) != 0) return errno;
+    const timespec then[2] = {{1, 0}, {1, 0}};
+    return ERRNO_OF(::utimensat(AT_FDCWD, (workdir() / "f").c_str(), then, 0));
+  });
+  if (root.receive() != "apart") GTEST_SKIP() << "no user may make a user namespace here";
+  const auto process = std::filesystem::path("/proc") / std::to_string(root.pid());
+  write(process / "uid_map",
+        "0 " + std::to_string(kAlice.uid) + " 1\n1 " + std::to_string(kBob.uid) + " 1\n");
+  write(process / "gid_map",
+        "0 " + std::to_string(kAlice.gid) + " 1\n1 " + std::to_string(kBob.gid) + " 1\n");
+  root.send("mapped");
+  EXPECT_EQ(root.join(), 0);
+  EXPECT_EQ(stat_of(host() / "f").st_mode & 07777, 0640u);
+  EXPECT_EQ(stat_of(host() / "f").st_mtim.tv_sec, 1);
+}
+
+TEST_F(Workdir, NamesInADirectoryThatTheHostGaveAwayAreNoLongerItsFormerOwners) {
+  const auto made = [](int file) { return FileDescriptor(file).get() < 0 ? -1 : 0; };
+  const std::map<std::string, std::function<int(int)>> calls{
+      {"create", [&](int in) { return made(::openat(in, "new", O_CREAT | O_EXCL | O_WRONLY, 0644)); }},
+      {"tmpfile", [&](int in) { return made(::openat(in, ".", O_TMPFILE | O_WRONLY, 0644)); }},
+      {"mkdir", [](int in) { return ::mkdirat(in, "new", 0755); }},
+      {"symlink", [](int in) { return ::symlinkat("file", in, "new"); }},
+      {"mkfifo", [](int in) { return ::mkfifoat(in, "new", 0644); }},
+      {"link", [](int in) { return ::linkat(in, "file", in, "new", 0); }},
+      {"unlink", [](int in) { return ::unlinkat(in, "file", 0); }},
+      {"rmdir", [](int in) { return ::unlinkat(in, "empty", AT_REMOVEDIR); }},
+      {"rename", [](int in) { return ::renameat(in, "file", in, "new"); }},
+      {"replace", [](int in) { return ::renameat(in, "file", in, "other"); }}};
+  for (const auto& [name, call] : calls)
+    for (const bool is_given : {false, true}) {
+      const std::string directory = name + (is_given ? "-given" : "");
+      ASSERT_OK(::mkdir((host() / directory).c_str(), 0755));
+      ASSERT_OK(::mkdir((host() / directory / "empty").c_str(), 0755));
+      for (const char* file : {"file", "other"}) write(host() / directory / file, file);
+      for (const char* entry : {"", "file"})
+        ASSERT_OK(::chown((host() / directory / entry).c_str(), kBob.uid, kBob.gid));
+      const auto before = list(host() / directory);
+      const auto give = [&] {
+        if (!is_given) return;
+        EXPECT_OK(::chown((host() / directory).c_str(), 0, 0));
+      };
+      EXPECT_EQ(after_giving_away(workdir() / directory, give, call), is_given ? EACCES : 0) << directory;
+      EXPECT_EQ(list(host() / directory) == before, is_given || name == "tmpfile") << directory;
+    }
 }
 
 TEST_F(Workdir, AFileThatTheHostGaveAwayStaysInAStickyDirectory) {
