@@ -379,6 +379,7 @@ bool NodeTable::is_covered(NodeId id, std::uint32_t epoch) const {
   for (const NodeRecord* row = live_record(id); row && !row->dead && !circle.closes_at(row);
        row = live_record(NodeId{row->parent})) {
     if (row->coverage_epoch == epoch) return row->coverage == Coverage::kWhole;
+    if (row->trust == kMisplaced) return false;  // it is elsewhere by now
     if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)})) return false;
   }
   return false;

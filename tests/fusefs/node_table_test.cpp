@@ -300,8 +300,14 @@ TEST(NodeTablePlaces, AreAsDeepAsTheLeastOnesUntilTheyAreFound) {
   const NodeId c = directory(b, "c", ++inodes);
   const NodeId d = directory(node_of(Zone::kTemp), "d", ++inodes);
   EXPECT_EQ(table->depth(c), 4u);
+  constexpr std::uint32_t kEpoch = 7;
+  table->set_coverage(a, kEpoch, NodeTable::Coverage::kWhole);
+  EXPECT_TRUE(table->is_covered(c, kEpoch));
   const auto before = table->misplacements();
   table->set_misplaced(b);
+  EXPECT_TRUE(table->is_covered(a, kEpoch));
+  EXPECT_FALSE(table->is_covered(b, kEpoch)) << "it is elsewhere";
+  EXPECT_FALSE(table->is_covered(c, kEpoch));
   EXPECT_EQ(table->depth(b), 2u);
   EXPECT_EQ(table->depth(c), 3u);
   EXPECT_EQ(table->misplaced_from(c), std::vector<NodeId>{b});
