@@ -3,6 +3,7 @@
 #include <linux/capability.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -33,12 +34,16 @@ bool has(const std::string& capabilities, int capability) {
   return std::strtoull(capabilities.c_str(), nullptr, 16) >> capability & 1;
 }
 
+/// What of an inode's owners has to belong to the container.
+enum class Belonging : std::uint8_t { kUser, kUserAndGroup };
+
 /// Root, or root of a container over what belongs to it.
-bool is_capable_over(const Request& request, const struct stat& inode, int capability) {
+bool is_capable_over(const Request& request, const struct stat& inode, int capability,
+                     Belonging belonging = Belonging::kUserAndGroup) {
   const auto effective = status_of(request.pid, "CapEff:");
   if (effective.empty()) return request.uid == 0;
   return has(effective, capability) && is_mapped(request.pid, "uid_map", inode.st_uid) &&
-         is_mapped(request.pid, "gid_map", inode.st_gid);
+         (belonging == Belonging::kUser || is_mapped(request.pid, "gid_map", inode.st_gid));
 }
 
 }  // namespace
@@ -79,10 +84,7 @@ bool is_owner_or_capable(const Request& request, const struct stat& inode, int c
 }
 
 bool may_change_mode(const Request& request, const struct stat& inode) {
-  if (request.uid == inode.st_uid) return true;
-  const auto effective = status_of(request.pid, "CapEff:");
-  if (effective.empty()) return request.uid == 0;
-  return has(effective, CAP_FOWNER) && is_mapped(request.pid, "uid_map", inode.st_uid);
+  return request.uid == inode.st_uid || is_capable_over(request, inode, CAP_FOWNER, Belonging::kUser);
 }
 
 bool may_access(const Request& request, const struct stat& inode, mode_t wanted) {

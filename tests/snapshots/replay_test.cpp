@@ -119,13 +119,18 @@ class ReplayTest : public SnapshotTest {
     }
   }
 
-  /// Often there and back, which only leaves that nothing below is recorded.
+  /// Often there and back, which only leaves that nothing below is recorded; then something changes there,
+  /// and moves.
   void exchange(const std::string& one, const std::string& other) {
     const unsigned times = 1 + number(2);
     for (const auto& path : {one, other}) note(ChangeKind::kTree, path);
     for (unsigned i = 0; i < times; ++i)
       if (::renameat2(AT_FDCWD, in(one).c_str(), AT_FDCWD, in(other).c_str(), RENAME_EXCHANGE) == 0)
         for (const auto& path : {one, other}) set_coverage(path, true);
+    const std::string inside = one + "/a";
+    note_name(ChangeKind::kEntry, inside + "/b");
+    std::filesystem::create_symlink(std::to_string(random_()), in(inside + "/b"), ignored_);
+    rename(inside, one + "/c");
   }
 
   /// Until the next cut, nothing is recorded below such a directory; or, though it is in one, everything is.
@@ -201,6 +206,7 @@ class ReplayTest : public SnapshotTest {
   bool covers_ = false;
 
  private:
+  std::error_code ignored_;
   std::set<std::pair<int, ino_t>> recorded_;        // in which cut
   std::map<std::pair<int, ino_t>, bool> coverage_;  // from which cut on; true: it is read whole
   static constexpr const char* kSeed = "OKCVM_TEST_SEED";
