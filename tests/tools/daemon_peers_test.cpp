@@ -165,6 +165,22 @@ TEST_F(DaemonPeers, TogetherCannotTakeThePlacesOfRoot) {
   EXPECT_TRUE(comes_true([&] { return ask_as(kAlice, "GET", "/v1/sessions/alices").status == 200; }));
 }
 
+TEST_F(DaemonPeers, AreServedWhileRootHasAllItsConnectionsInUse) {
+  ASSERT_EQ(stop(), 0);
+  start({"--max-connections", "2"});
+  std::vector<HttpClient> live;
+  for (int i = 0; i < 2; ++i) {
+    live.emplace_back(socket()).send("GET /v1/events HTTP/1.1\r\nHost: okcvm\r\n\r\n");
+    live.back().receive_until("okcvm events");
+  }
+  HttpClient third(socket());
+  third.send("GET /v1/health HTTP/1.1\r\nHost: okcvm\r\n\r\n");
+  EXPECT_EQ(ask_as(kAlice, "GET", "/v1/sessions/alices").status, 200);
+  EXPECT_TRUE(third.is_silent_for(std::chrono::milliseconds(200)));
+  live.pop_back();
+  EXPECT_EQ(third.receive().status, 200);
+}
+
 TEST_F(DaemonPeers, ActInASessionWithTheirOwnRights) {
   std::filesystem::permissions(mount("alices") / "outputs/secret", std::filesystem::perms(0000));
   EXPECT_EQ(ask_as(kAlice, "GET", "/v1/sessions/alices/files/outputs/secret").code(), "forbidden");

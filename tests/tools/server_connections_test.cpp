@@ -133,6 +133,44 @@ TEST_F(ServerConnections, LetsConnectionsBeyondTheLimitWait) {
   EXPECT_EQ(third.receive().body, "/3|");
 }
 
+TEST_F(ServerConnections, CloseWhereTheyAreIdleForThoseThatWait) {
+  ServerLimits limits;
+  limits.connections = 3;
+  limits.idle = std::chrono::minutes(10);
+  restart(limits);
+  HttpClient busy(path_), begun(path_), idle(path_);
+  busy.send("GET /wait HTTP/1.1\r\n\r\n");
+  waiting_.get_future().wait();
+  begun.send("GET /begun HT");
+  EXPECT_EQ(idle.ask("GET", "/idle").status, 200);
+  HttpClient first(path_), second(path_);
+  first.send("GET /first HTTP/1.1\r\n\r\n");
+  second.send("GET /second HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(first.receive().body, "/first|");
+  EXPECT_TRUE(idle.is_closed_within(10));
+  EXPECT_EQ(second.receive().body, "/second|");
+  EXPECT_TRUE(first.is_closed_within(10));
+  begun.send("TP/1.1\r\n\r\n");
+  EXPECT_EQ(begun.receive().body, "/begun|");
+  released_.set_value();
+  EXPECT_EQ(busy.receive().body, "released");
+}
+
+TEST_F(ServerConnections, ThatWaitAreServedWhenItStops) {
+  ServerLimits limits;
+  limits.connections = 1;
+  restart(limits);
+  HttpClient busy(path_), waiting(path_);
+  busy.send("GET /wait HTTP/1.1\r\n\r\n");
+  waiting_.get_future().wait();
+  waiting.send("GET /waiting HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(waiting.is_silent_for(std::chrono::milliseconds(200)));
+  stop(std::chrono::seconds(5));
+  EXPECT_EQ(waiting.receive().body, "/waiting|");
+  released_.set_value();
+  EXPECT_EQ(busy.receive().body, "released");
+}
+
 TEST_F(ServerConnections, FinishesWhatIsInHandWhenItStops) {
   HttpClient busy(path_), idle(path_);
   EXPECT_EQ(idle.ask("GET", "/").status, 200);

@@ -83,6 +83,11 @@ void Connection::stop() {
     end_after(kIdleAtStop, [this, pieces = pieces_] { return is_receiving_ && pieces_ == pieces; });
 }
 
+std::optional<std::chrono::steady_clock::time_point> Connection::idle_since() const {
+  if (in_hand_ || !parser_ || parser_->got_some()) return std::nullopt;
+  return waits_since_;
+}
+
 /// While the daemon stops, once that time is over, if `is_over` then.
 void Connection::end_after(std::chrono::milliseconds time, std::function<bool()> is_over) {
   timer_.expires_after(time);
@@ -101,7 +106,6 @@ std::chrono::seconds Connection::idle_limit() const {
   return context_->stopping ? kIdleAtStop : context_->limits.idle;
 }
 
-/// The client is gone, or has to go.
 void Connection::end() {
   is_gone_ = true;
   is_live_ = false;
@@ -115,6 +119,7 @@ void Connection::end() {
 
 void Connection::read_header() {
   in_hand_ = is_answering_ = false;
+  waits_since_ = std::chrono::steady_clock::now();
   parser_.emplace();
   parser_->header_limit(static_cast<std::uint32_t>(context_->limits.header_bytes));
   // Held against our own limits, by route. (Beast 1.74 takes boost::none for a limit of nothing.)

@@ -45,6 +45,12 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   /// has connected may have sent it already. A request whose body stalls is not waited for, and a client that
   /// takes its answer slowly not for long.
   void stop();
+  /// The client is gone, or has to go.
+  void end();
+
+  uid_t uid() const { return peer_.uid; }
+  /// Since when it waits for a request of which nothing has come yet; nothing where it does not.
+  std::optional<std::chrono::steady_clock::time_point> idle_since() const;
 
  private:
   using Error_code = boost::system::error_code;
@@ -76,7 +82,6 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void finish_exchange();
   void end_after(std::chrono::milliseconds time, std::function<bool()> is_over);
   void limit_sending();
-  void end();
   void drain();
   void note_answer(int status) const;
 
@@ -104,6 +109,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   Request request_;
   Handling handling_;
   std::chrono::steady_clock::time_point started_{};
+  std::chrono::steady_clock::time_point waits_since_{};
   std::vector<char> piece_;
   std::unique_ptr<BodySink> sink_;
   std::atomic<bool> is_gone_{false};  // the client

@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <deque>
 #include <map>
 #include <set>
 
@@ -29,6 +30,10 @@ namespace asio = boost::asio;
 constexpr std::size_t kMostRefusals = 8;
 
 constexpr std::chrono::seconds kForLastAnswers{2};
+
+/// A connection that has asked nothing for so long makes room for one that waits.
+constexpr std::chrono::seconds kIdleEnough{1};
+constexpr std::chrono::milliseconds kLooksForRoomEach{100};
 
 /// Nobody is to send descriptors (EPERM): the kernel would close them in the thread that reads what came
 /// along, which for some files takes as long as their owner likes. Without effect on kernels that cannot.
@@ -61,6 +66,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
       : context_(new ConnectionContext{workers, limits, std::move(router), std::move(answered)}),
         acceptor_(io),
         retry_(io),
+        room_(io),
         patience_(io) {}
 
   std::size_t connections() const { return count_.load(std::memory_order_relaxed); }
@@ -82,8 +88,11 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     boost::system::error_code ignored;
     acceptor_.close(ignored);
     retry_.cancel();
+    room_.cancel();
     for (const auto& weak : std::set<std::weak_ptr<Connection>, std::owner_less<>>(live_))
       if (const auto connection = weak.lock()) connection->stop();
+    for (; !waiting_.empty(); waiting_.pop_front())
+      admit(std::move(waiting_.front().socket), std::move(waiting_.front().peer));
     if (count_ == 0) return finish_stop();
     patience_.expires_after(patience);
     wait_for_last();
@@ -108,8 +117,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
   void accept() {
-    // What others than root have open keeps root from nothing.
-    if (context_->stopping || accepting_ || count_ - of_others_ >= context_->limits.connections) return;
+    if (context_->stopping || accepting_ || waiting_.size() >= context_->limits.connections) return;
     accepting_ = true;
     acceptor_.async_accept(
         [self = shared_from_this()](boost::system::error_code error, Connection::Socket socket) {
@@ -134,7 +142,34 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     refuse_descriptors(socket.native_handle());
     auto peer = peer_of(socket.native_handle());
     if (!peer) return;
-    const uid_t uid = peer->uid;
+    if (peer->uid == 0 && !has_room_for_root()) {
+      waiting_.push_back({std::move(socket), std::move(*peer)});
+      return make_room();
+    }
+    admit(std::move(socket), std::move(*peer));
+  }
+
+  /// What others than root have open keeps root from nothing.
+  bool has_room_for_root() const { return count_ - of_others_ < context_->limits.connections; }
+
+  /// While somebody waits, the one of root's connections that has been idle for longest is closed.
+  void make_room() {
+    std::shared_ptr<Connection> idlest;
+    for (const auto& weak : live_) {
+      auto connection = weak.lock();
+      if (!connection || connection->uid() != 0 || !connection->idle_since()) continue;
+      if (!idlest || *connection->idle_since() < *idlest->idle_since()) idlest = std::move(connection);
+    }
+    if (idlest && std::chrono::steady_clock::now() - *idlest->idle_since() >= kIdleEnough)
+      return idlest->end();
+    room_.expires_after(kLooksForRoomEach);
+    room_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+      if (!error && !self->waiting_.empty()) self->make_room();
+    });
+  }
+
+  void admit(Connection::Socket socket, Peer peer) {
+    const uid_t uid = peer.uid;
     const auto most = context_->limits.connections_per_user;
     const auto known = by_user_.find(uid);
     if (uid != 0 && known != by_user_.end() && known->second >= most + kMostRefusals) return;
@@ -143,7 +178,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     ++count_;
     of_others_ += uid != 0;
     const auto of_user = ++by_user_[uid];
-    auto connection = std::make_shared<Connection>(std::move(socket), std::move(*peer), context_,
+    auto connection = std::make_shared<Connection>(std::move(socket), std::move(peer), context_,
                                                    [self = shared_from_this(), uid] { self->ended(uid); });
     live_.insert(connection);
     if (uid != 0 && of_user > most) return connection->refuse("you have too many connections: close some");
@@ -158,6 +193,11 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     if (--by_user_[uid] == 0) by_user_.erase(uid);
     std::erase_if(live_, [](const auto& weak) { return weak.expired(); });
     if (context_->stopping && count_ == 0) finish_stop();
+    if (!waiting_.empty() && has_room_for_root()) {
+      admit(std::move(waiting_.front().socket), std::move(waiting_.front().peer));
+      waiting_.pop_front();
+      if (!waiting_.empty()) make_room();
+    }
     accept();
   }
 
@@ -169,12 +209,18 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   const std::shared_ptr<ConnectionContext> context_;
   asio::local::stream_protocol::acceptor acceptor_;
   asio::steady_timer retry_;
+  asio::steady_timer room_;
   asio::steady_timer patience_;
   std::atomic<std::size_t> count_{0};  // changed on the I/O thread
   std::size_t of_others_ = 0;          // than root
   bool accepting_ = false;
   std::map<uid_t, std::size_t> by_user_;
   std::set<std::weak_ptr<Connection>, std::owner_less<>> live_;
+  struct Waiting {
+    Connection::Socket socket;
+    Peer peer;
+  };
+  std::deque<Waiting> waiting_;  // root's beyond the limit
   std::function<void()> stopped_;
 };
 
