@@ -103,7 +103,7 @@ void MountedSession::tell_everything() {
 std::optional<RelPath> MountedSession::tell_of(const Node& node) {
   if (S_ISREG(node.type) || node.dead) notifier_.inode(node.id);  // another of its names may be gone
   if (node.dead) return std::nullopt;                             // its last one is among those that went
-  if (operations_.orphans().keeps(node.id)) operations_.name_may_go(node.id, {});
+  if (operations_.orphans().keeps(node.id)) operations_.name_may_go(node.id);
   // The table has no long names. If it is gone, the kernel is to ask for it, hear that (ESTALE), and look
   // again; nothing unused may keep it.
   if (node.name.empty()) {

@@ -3,14 +3,11 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -19,7 +16,9 @@
 #include "fusefs/change_log.h"
 #include "fusefs/deeper_moves.h"
 #include "fusefs/directories.h"
+#include "fusefs/directory_searches.h"
 #include "fusefs/gate.h"
+#include "fusefs/going_inodes.h"
 #include "fusefs/listings.h"
 #include "fusefs/node_table.h"
 #include "fusefs/orphans.h"
@@ -207,18 +206,13 @@ class Operations {
   /// Names are about to go by another way than these operations. Until names_went(), when the kernel was
   /// told, their nodes keep them; then they are gone, or stay after all. All while requests are held back.
   void names_will_go(const std::vector<RelPath>& paths);
-  void names_went() EXCLUDES(going_mutex_);
+  void names_went();
+  /// The same of one node, as names_will_go().
+  void name_may_go(NodeId id) { going_.add(id, {}); }
   /// Whether a directory that was to lose this name has another one now.
-  bool has_another_name(NodeId parent, const std::string& name) EXCLUDES(going_mutex_);
+  bool has_another_name(NodeId parent, const std::string& name);
   /// The kernel is told anew what stands at a name.
-  void is_looked_up(NodeId parent, const char* name) EXCLUDES(going_mutex_);
-  struct Going {
-    struct stat status {};  // that it has still
-    FileDescriptor inode;   // open on what nobody else may keep
-    bool stays_in = false;  // a link that leads to nothing outside of the session, wherever it stands
-  };
-  /// The same of one node.
-  void name_may_go(NodeId id, Going going) EXCLUDES(going_mutex_);
+  void is_looked_up(NodeId parent, const char* name) { going_.drop_name(parent, name); }
   /// After put(): no change that is on its way goes by what the kernel had at the name, once it was told what
   /// was asked for before.
   void forget_when_told(NodeId parent, const std::string& name);
@@ -320,15 +314,9 @@ class Operations {
   Result<Entry> current_entry(const Node& node);
   /// The kernel has it give way if the host changed the directory since, as its status tells.
   void drop_outdated_listing(const Node& node, const struct stat& status);
-  /// Of an inode that is gone and that names_went() is still to forget.
-  std::optional<struct stat> going_status(NodeId id) const EXCLUDES(going_mutex_);
-  bool is_going_name(NodeId parent, const char* name) const EXCLUDES(going_mutex_);
   /// Whether `name` in `file` (what `file` is open on if empty) is a link that leads to nothing outside of
   /// the session from any directory of its zone.
   bool stays_in_anywhere(Zone zone, int file, const char* name, const struct stat& status);
-  bool goes_harmlessly(NodeId link) const EXCLUDES(going_mutex_);
-  /// What stood at a name that goes, or will be another's, if it is known.
-  void name_will_go(NodeId parent, const std::string& name, NodeId what) EXCLUDES(going_mutex_);
   /// Nothing if the kernel does not know it.
   std::optional<NodeId> node_of_directory(const RelPath& path, int directory) const;
   Result<void> list_virtual(NodeId id, off_t offset, const ListVisitor& visit);
@@ -378,7 +366,7 @@ class Operations {
                                  const struct stat& status);
   /// To be called before a name goes that may be the last one of what `held` is open on.
   void before_removal(const Directory& directory, const struct stat& status, int held);
-  void may_have_lost_names(NodeId id, Going going);
+  void may_have_lost_names(NodeId id, GoingInodes::Going going);
   void name_is_given(const Node& node, const Directory& directory, const char* name);
   Nameless name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                         FileDescriptor held);
@@ -472,18 +460,12 @@ class Operations {
   AccessOrder access_order_;
   SteadyAttributes steady_attributes_;
   DeeperMoves deeper_moves_;
-  std::mutex finding_mutex_;
-  std::condition_variable found_;           // a directory, by the kernel, or not
-  std::map<NodeId, std::uint64_t> sought_;  // which it looks for, and how many were misplaced by then
+  DirectorySearches searches_;
   // Passed while a change is noted under its path, or an inode where it was found; closed while names move:
   // what is noted after a rename was noted must be named as it is after that.
   Gate moves_;
   RemovedInodes removed_;
-  mutable Mutex going_mutex_;
-  std::unordered_map<std::uint64_t, Going> going_ GUARDED_BY(going_mutex_);  // named by names_will_go()
-  // The same by the names that the kernel may still believe in: where, and what stood there.
-  std::map<std::pair<NodeId, std::string>, NodeId> going_names_ GUARDED_BY(going_mutex_);
-  std::atomic<bool> has_going_names_ = false;
+  GoingInodes going_;
   Mutex metadata_mutex_;
   std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);
 };

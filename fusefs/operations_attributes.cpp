@@ -140,7 +140,7 @@ Result<struct stat> Operations::status_of(const Node& node) {
   }
   auto file = open_inode(node, O_PATH | O_NOFOLLOW);
   if (!file && file.error().errno_value == ESTALE)
-    for (const auto& last : {nodes_.last_status(node.id), going_status(node.id)})
+    for (const auto& last : {nodes_.last_status(node.id), going_.status(node.id)})
       if (last) return *last;
   if (!file) return fail(file.error());
   if (::fstat(file->get(), &status) != 0) return fail_errno(errno);

@@ -372,7 +372,7 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
   if (error) return fail_errno(error);
   // It was under way when a restore took this name for another: the kernel would take what it found there
   // before for removed. ESTALE has it look again. Who asks by path has just looked.
-  if (request.unique != 0 && is_going_name(parent, name)) return fail_errno(ESTALE);
+  if (request.unique != 0 && going_.at_name(parent, name)) return fail_errno(ESTALE);
   part_with_former(**place, held.get(), "", status);
   if (!may_take_away(request, **place, status)) return fail_errno(ESTALE);
   request.note(status.st_ino);

@@ -33,9 +33,9 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
     if (is_served || (S_ISDIR(status.st_mode) && directories_held++ < kMostDirectoriesHeld))
       held = FileDescriptor(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     if (held && is_served) orphans_.keep(*id, zone_named(path.top()), held.get());
-    if (place) name_will_go(*place, name, *id);
-    name_may_go(*id, {status, std::move(held),
-                      stays_in_anywhere(zone_named(path.top()), directory->get(), name.c_str(), status)});
+    if (place) going_.add_name(*place, name, *id);
+    going_.add(*id, {status, std::move(held),
+                     stays_in_anywhere(zone_named(path.top()), directory->get(), name.c_str(), status)});
   }
 }
 
@@ -46,17 +46,6 @@ std::optional<NodeId> Operations::node_of_directory(const RelPath& path, int dir
   return nodes_.id_of({kWorkspaceVolume, status.st_ino});
 }
 
-void Operations::name_will_go(NodeId parent, const std::string& name, NodeId what) {
-  const MutexLock lock(going_mutex_);
-  going_names_.insert_or_assign({parent, name}, what);
-  has_going_names_ = true;
-}
-
-void Operations::name_may_go(NodeId id, Going going) {
-  const MutexLock lock(going_mutex_);
-  going_.try_emplace(id.value, std::move(going));
-}
-
 bool Operations::stays_in_anywhere(Zone zone, int file, const char* name, const struct stat& status) {
   std::array<char, PATH_MAX> text;
   if (!S_ISLNK(status.st_mode)) return false;
@@ -64,45 +53,9 @@ bool Operations::stays_in_anywhere(Zone zone, int file, const char* name, const 
   return size >= 0 && link_allowed({text.data(), static_cast<std::size_t>(size)}, zone, std::nullopt);
 }
 
-bool Operations::goes_harmlessly(NodeId link) const {
-  const MutexLock lock(going_mutex_);
-  const auto found = going_.find(link.value);
-  return found != going_.end() && found->second.stays_in;
-}
-
-std::optional<struct stat> Operations::going_status(NodeId id) const {
-  const MutexLock lock(going_mutex_);
-  const auto found = going_.find(id.value);
-  if (found == going_.end()) return std::nullopt;
-  struct stat status = found->second.status;
-  status.st_nlink = 0;
-  return status;
-}
-
 void Operations::names_went() {
-  std::vector<std::pair<std::uint64_t, Going>> gone;
-  {
-    const MutexLock lock(going_mutex_);
-    for (auto& [id, going] : going_) gone.emplace_back(id, Going{going.status, std::move(going.inode)});
-  }
-  for (auto& [id, going] : gone) may_have_lost_names(NodeId{id}, std::move(going));
-  const MutexLock lock(going_mutex_);
+  for (auto& [id, going] : going_.take()) may_have_lost_names(id, std::move(going));
   going_.clear();
-  going_names_.clear();
-  has_going_names_ = false;
-}
-
-bool Operations::is_going_name(NodeId parent, const char* name) const {
-  if (!has_going_names_) return false;
-  const MutexLock lock(going_mutex_);
-  return going_names_.contains({parent, name});
-}
-
-void Operations::is_looked_up(NodeId parent, const char* name) {
-  if (!has_going_names_) return;
-  const MutexLock lock(going_mutex_);
-  going_names_.erase({parent, name});
-  has_going_names_ = !going_names_.empty();
 }
 
 void Operations::forget_when_told(NodeId parent, const std::string& name) {
@@ -110,21 +63,15 @@ void Operations::forget_when_told(NodeId parent, const std::string& name) {
 }
 
 bool Operations::has_another_name(NodeId parent, const std::string& name) {
-  NodeId id;
-  {
-    const MutexLock lock(going_mutex_);
-    const auto found = going_names_.find({parent, name});
-    if (found == going_names_.end()) return false;
-    id = found->second;
-  }
-  const auto node = nodes_.find(id);
+  const auto id = going_.at_name(parent, name.c_str());
+  const auto node = id ? nodes_.find(*id) : fail_errno(ENOENT);
   if (!node || !node->is_directory()) return false;
   const auto inode = open_inode(*node, O_PATH | O_NOFOLLOW);
   struct stat status {};
   return inode && ::fstat(inode->get(), &status) == 0 && status.st_nlink > 0;
 }
 
-void Operations::may_have_lost_names(NodeId id, Going going) {
+void Operations::may_have_lost_names(NodeId id, GoingInodes::Going going) {
   const auto node = nodes_.find(id);
   if (!node || node->dead) return;
   kernel_.inode(id);

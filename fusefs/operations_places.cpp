@@ -7,16 +7,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "fusefs/operations.h"
 
 namespace okcvm::fusefs {
-namespace {
-
-constexpr std::chrono::milliseconds kLongestWait{500};
-
-}  // namespace
 
 bool Operations::may_go_on(NodeId directory) {
   nodes_.set_misplaced(directory);  // first: from here on, what links in it may say depends on that
@@ -27,7 +21,7 @@ bool Operations::may_go_on(NodeId directory) {
     struct stat status {};
     const auto text = link_text(*link, status);
     // One that a restore has just removed cannot be read, but the kernel may still follow it.
-    return text ? stays_in(*link, *text, status) : goes_harmlessly(id);
+    return text ? stays_in(*link, *text, status) : going_.is_harmless(id);
   });
   if (stay_in) return true;
   // All of it: what stayed the same below would be in two places, as deep as in the one and as linked as in
@@ -73,16 +67,10 @@ bool Operations::have_found(NodeId directory) {
   if (!path) return false;
   std::function<void(bool)> then;
   if (nodes_.is_misplaced(directory)) {
-    const std::lock_guard lock(finding_mutex_);
-    const auto [sought, is_new] = sought_.try_emplace(directory, asked);
-    if (!is_new && sought->second == asked) return true;
-    sought->second = asked;
+    if (!searches_.begin(directory, asked)) return true;
     then = [this, directory, asked](bool is_found) {
       if (is_found) nodes_.set_found(directory, asked);
-      const std::lock_guard ending(finding_mutex_);
-      if (const auto at = sought_.find(directory); at != sought_.end() && at->second == asked)
-        sought_.erase(at);
-      found_.notify_all();
+      searches_.end(directory, asked);
     };
   }
   kernel_.look_up(*path, shown_inode(node->key.volume, node->key.inode), std::move(then));
@@ -98,10 +86,7 @@ void Operations::let_be_found(NodeId id) {
   std::vector<NodeId> asked;
   for (const NodeId directory : nodes_.misplaced_from(id))
     if (have_found(directory)) asked.push_back(directory);
-  std::unique_lock lock(finding_mutex_);
-  const auto is_sought = [this](NodeId directory) { return sought_.contains(directory); };
-  found_.wait_for(lock, kLongestWait,
-                  [&] { return !is_misplaced(id) || std::none_of(asked.begin(), asked.end(), is_sought); });
+  searches_.let_end(asked, [&] { return !is_misplaced(id); });
 }
 
 }  // namespace okcvm::fusefs

@@ -37,7 +37,7 @@ Result<Operations::Renamed> Operations::rename(const Request& request, NodeId pa
     return deny("rename", parent, name, error);
   // It was under way when a restore took these names for others: the kernel would go on with what it found at
   // them before. ESTALE has it look again.
-  if (is_going_name(parent, name) || is_going_name(new_parent, new_name)) return fail_errno(ESTALE);
+  if (going_.at_name(parent, name) || going_.at_name(new_parent, new_name)) return fail_errno(ESTALE);
   if (flags & RENAME_WHITEOUT) return fail_errno(EINVAL);  // a whiteout is a device node
   auto from = directories_.open(parent);
   if (!from) return fail(from.error());
@@ -73,7 +73,7 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   if (replaces) before_removal(**place, target, replaced.get());
   // A rename may be on its way with what the kernel has at this name, or with what it had before that went.
   const auto known = replaces ? nodes_.id_of({(*place)->volume, target.st_ino}) : std::nullopt;
-  name_will_go(parent, name, known.value_or(NodeId{}));
+  going_.add_name(parent, name, known.value_or(NodeId{}));
   if (with_faults("backing.put", [&] {
         return ::renameat2(from_directory, from_name, (*place)->file.get(), name, flags);
       }) != 0) {
