@@ -24,7 +24,7 @@ void MountedSession::fetch_mapped_stores() {
 }
 
 ChangeSet MountedSession::cut_held() {
-  std::vector<RelPath> in_flight = operations_.written_now();
+  std::vector<RelPath> in_flight = operations_.recorder().written_now();
   ChangeSet changes = changes_.cut();
   for (const auto& path : in_flight) changes_.record(ChangeKind::kContent, path);
   changes.in_flight = std::move(in_flight);

@@ -13,11 +13,10 @@
 
 #include "fusefs/access_order.h"
 #include "fusefs/backings.h"
-#include "fusefs/change_log.h"
+#include "fusefs/change_recorder.h"
 #include "fusefs/deeper_moves.h"
 #include "fusefs/directories.h"
 #include "fusefs/directory_searches.h"
-#include "fusefs/gate.h"
 #include "fusefs/going_inodes.h"
 #include "fusefs/listings.h"
 #include "fusefs/node_table.h"
@@ -276,19 +275,16 @@ class Operations {
   /// A descriptor of a regular file for reading, for the control socket.
   Result<FileDescriptor> open_for_reading(NodeId id);
 
-  // -- Changes (operations_record.cpp)
-  // -----------------------------------------------------------------------
+  // -- Paths (operations_paths.cpp)
+  // --------------------------------------------------------------------------
   /// Where a node is now; ENOENT when it has no name any more.
   Result<RelPath> path_of(const Node& node);
-  /// The files open for writing, by path.
-  std::vector<RelPath> written_now();
-  /// Notes, before it happens, that a file's bytes or attributes change.
-  void record(const Node& node, ChangeKind kind);
 
   void set_metadata(std::string metadata);
   Directories& directories() { return directories_; }
   const Directories& directories() const { return directories_; }
   Orphans& orphans() { return orphans_; }
+  ChangeRecorder& recorder() { return recorder_; }
   const std::vector<std::string>& mount_points() const { return config_.mount_points; }
 
  private:
@@ -326,20 +322,6 @@ class Operations {
   /// that is answered (KernelKnowledge::changed).
   void attributes_changed(NodeId id);
 
-  bool records(const Directory& directory) const;
-  /// The path of a file that changes. If it has a name but not the one that is known, the record has a gap
-  /// from now on.
-  std::optional<RelPath> path_to_record(const Node& node);
-  void record_entry(const Directory& directory, const char* name, ChangeKind kind = ChangeKind::kEntry);
-  /// As record_entry, for a caller that keeps names from moving.
-  void note_entry(const Directory& directory, const char* name, ChangeKind kind);
-  /// The same, even in a directory that will be read whole.
-  void note_covered_entry(const Directory& directory, const char* name, ChangeKind kind);
-  void note_move(const Directory& from, const char* name, const Directory& to, const char* new_name);
-  void record_rename(const Directory& from, const char* name, const Directory& to, const char* new_name,
-                     const struct stat& source, unsigned flags);
-  void record_refused_rename(const Directory& from, const char* name, const Directory& to,
-                             const char* new_name);
   /// To be noted once it is made: what was made, its inode number with this bit. Before that, the time is
   /// noted.
   static constexpr std::uint64_t kMade = std::uint64_t{1} << 63;
@@ -422,6 +404,8 @@ class Operations {
                        std::span<const char> value);
   /// A descriptor for calls on the backing inode's attributes; it may be O_PATH.
   Result<std::shared_ptr<FileDescriptor>> attribute_file(const Node& node);
+  /// ChangeRecorder::Locate
+  Result<std::optional<RelPath>> locate(const Node& node);
   /// Where a file is, if the backing file system has that in its memory.
   Result<RelPath> path_by_inode(const Node& node);
   /// The name of a node in its directory.
@@ -450,20 +434,17 @@ class Operations {
   Config config_;
   Workspace& workspace_;
   NodeTable& nodes_;
-  ChangeLog& changes_;
   SessionState& state_;
   Backings& backings_;
   Invalidator& kernel_;
   Directories directories_;
+  ChangeRecorder recorder_;
   Listings listings_;
   Orphans orphans_;
   AccessOrder access_order_;
   SteadyAttributes steady_attributes_;
   DeeperMoves deeper_moves_;
   DirectorySearches searches_;
-  // Passed while a change is noted under its path, or an inode where it was found; closed while names move:
-  // what is noted after a rename was noted must be named as it is after that.
-  Gate moves_;
   RemovedInodes removed_;
   GoingInodes going_;
   Mutex metadata_mutex_;

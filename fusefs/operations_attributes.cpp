@@ -86,11 +86,11 @@ Operations::Operations(Config config, Workspace& workspace, NodeTable& nodes, Ch
     : config_(std::move(config)),
       workspace_(workspace),
       nodes_(nodes),
-      changes_(changes),
       state_(state),
       backings_(backings),
       kernel_(kernel),
       directories_(workspace, nodes),
+      recorder_(changes, nodes, directories_, [this](const Node& node) { return locate(node); }),
       orphans_(workspace),
       metadata_(std::make_shared<const std::string>()) {}
 
@@ -192,7 +192,7 @@ Result<Node> Operations::changeable(NodeId id, std::string_view operation) {
 Result<Entry> Operations::set_attributes(const Request& request, NodeId id, const SetAttributes& wanted) {
   auto node = changeable(id, "setattr");
   if (!node) return fail(node.error());
-  record(*node, wanted.size ? ChangeKind::kContent : ChangeKind::kAttributes);
+  recorder_.record(*node, wanted.size ? ChangeKind::kContent : ChangeKind::kAttributes);
 
   auto file = attribute_file(*node);
   if (!file) return fail(file.error());
@@ -364,7 +364,7 @@ Result<void> Operations::set_extended_attribute(const Request& request, NodeId i
   auto file = attribute_file(*node);
   if (!file) return fail(file.error());
   if (!can_be_listed_with((*file)->get(), name)) return fail_errno(ENOSPC);
-  record(*node, ChangeKind::kAttributes);
+  recorder_.record(*node, ChangeKind::kAttributes);
   if (request.may_have_run && request.noted == kAttributeAbsent) flags &= ~XATTR_CREATE;
   if (with_faults("backing.setxattr", [&] {
         return on_inode(
@@ -390,7 +390,7 @@ Result<void> Operations::set_acl(const Request& request, const Node& node, std::
     *wanted.mode &= ~static_cast<mode_t>(S_ISGID);
   const auto allowed = judged(request, node, (*file)->get(), wanted);
   if (!allowed) return fail(allowed.error());
-  record(node, ChangeKind::kAttributes);
+  recorder_.record(node, ChangeKind::kAttributes);
   auto applied = apply(request, node, (*file)->get(), *allowed);
   if (applied) kernel_.attributes_now(node.id);  // it does not know that this changes the mode
   return applied;
@@ -412,7 +412,7 @@ Result<void> Operations::remove_extended_attribute(const Request& request, NodeI
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
   auto file = attribute_file(*node);
   if (!file) return fail(file.error());
-  record(*node, ChangeKind::kAttributes);
+  recorder_.record(*node, ChangeKind::kAttributes);
   const bool was_there = request.may_have_run && request.noted == kAttributePresent;
   if (with_faults("backing.removexattr",
                   [&] {

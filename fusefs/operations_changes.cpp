@@ -83,7 +83,7 @@ bool Operations::may_change_names_in(const Request& request, const Directory& di
 
 Result<void> Operations::make_zone(Zone zone) {
   if (!workspace_.has_made(zone))
-    if (const auto node = nodes_.find(node_of(zone))) record(*node, ChangeKind::kAttributes);
+    if (const auto node = nodes_.find(node_of(zone))) recorder_.record(*node, ChangeKind::kAttributes);
   return workspace_.materialize(zone);
 }
 
@@ -139,7 +139,7 @@ Result<Entry> Operations::finish_new(const Request& request, const Directory& di
     return entry;
   }
   if (const auto node = nodes_.find(entry->id)) request.note(kMade | node->key.inode);
-  if (!S_ISDIR(mode)) nodes_.set_recorded(entry->id, changes_.epoch());
+  recorder_.made(entry->id, mode);
   return entry;
 }
 
@@ -151,7 +151,7 @@ Result<Entry> Operations::make_node(const Request& request, NodeId parent, const
     return deny("mknod", parent, name, EPERM);
   auto place = place_for_change(request, parent, name, "mknod");
   if (!place) return fail(place.error());
-  record_entry(**place, name);
+  recorder_.record_entry(**place, name);
   before_making(request);
   mode = judged_mode(request, **place, mode);
   const auto make = [&] { return ::mknodat((*place)->file.get(), name, mode, device); };
@@ -165,15 +165,13 @@ Result<Entry> Operations::make_directory(const Request& request, NodeId parent, 
                                          mode_t mode) {
   auto place = place_for_change(request, parent, name, "mkdir");
   if (!place) return fail(place.error());
-  record_entry(**place, name, ChangeKind::kTree);
+  recorder_.record_entry(**place, name, ChangeKind::kTree);
   before_making(request);
   const auto make = [&] { return ::mkdirat((*place)->file.get(), name, mode); };
   if (with_faults("backing.mkdir", [&] { return as_caller(request, make); }) != 0 &&
       !(errno == EEXIST && was_made_before(request, **place, name)))
     return fail_errno(errno);
-  auto entry = finish_new(request, **place, name, mode | S_IFDIR);
-  if (entry) nodes_.set_coverage(entry->id, changes_.epoch(), NodeTable::Coverage::kWhole);
-  return entry;
+  return finish_new(request, **place, name, mode | S_IFDIR);
 }
 
 Result<Entry> Operations::make_symlink(const Request& request, NodeId parent, const char* name,
@@ -184,7 +182,7 @@ Result<Entry> Operations::make_symlink(const Request& request, NodeId parent, co
   if (!link_allowed(text, directory->zone, nodes_.depth(parent))) return deny("symlink", parent, name, EPERM);
   auto place = place_for_change(request, parent, name, "symlink");
   if (!place) return fail(place.error());
-  record_entry(**place, name);
+  recorder_.record_entry(**place, name);
   before_making(request);
   const auto make = [&] { return ::symlinkat(text, (*place)->file.get(), name); };
   if (with_faults("backing.symlink", [&] { return as_caller(request, make); }) != 0 &&
@@ -210,12 +208,13 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
   }
   auto place = place_for_change(request, parent, name, "link");
   if (!place) return fail(place.error());
-  record(*node, ChangeKind::kContent);  // from now on it may be written under a name that is not watched
-  record_entry(**place, name);
+  recorder_.record(*node,
+                   ChangeKind::kContent);  // from now on it may be written under a name that is not watched
+  recorder_.record_entry(**place, name);
   request.note(node->key.inode);
   // Nobody finds a file that had no name by its new one before its node has that.
   std::optional<Gate::Closing> alone;
-  if (node->dead) alone.emplace(moves_);
+  if (node->dead) alone.emplace(recorder_.moves());
   if (with_faults("backing.link", [&] {
         return ::linkat(source->get(), "", (*place)->file.get(), name, AT_EMPTY_PATH);
       }) != 0) {
@@ -231,7 +230,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
 
 void Operations::name_is_given(const Node& node, const Directory& directory, const char* name) {
   not_held(node.id);
-  nodes_.set_recorded(node.id, changes_.epoch());
+  recorder_.made(node.id, node.type);
   nodes_.named(node.id, directory.id, directory.zone,
                name);  // last: until then it is done again after a death
 }
@@ -376,7 +375,7 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
   part_with_former(**place, held.get(), "", status);
   if (!may_take_away(request, **place, status)) return fail_errno(ESTALE);
   request.note(status.st_ino);
-  record_entry(**place, name);
+  recorder_.record_entry(**place, name);
   before_removal(**place, status, held.get());
   if (with_faults("backing.unlink", [&] { return ::unlinkat((*place)->file.get(), name, flags); }) != 0)
     return fail_errno(errno);

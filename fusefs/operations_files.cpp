@@ -150,7 +150,7 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags) {
   if (wants_to_write(flags) && !known)
     if (auto allowed = open_backing(*node, flags & (O_ACCMODE | O_APPEND)); !allowed)
       return fail(allowed.error());
-  if (changes) record(*node, ChangeKind::kContent);
+  if (changes) recorder_.record(*node, ChangeKind::kContent);
   auto opened =
       known ? Result<Opened>(opened_before(*known, id)) : register_open(request, *node, {}, nullptr, flags);
   if (!opened || !(flags & O_TRUNC)) return opened;
@@ -169,7 +169,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   auto place = place_for_change(request, parent, name, "create");
   if (!place) return fail(place.error());
   const Directory& directory = **place;
-  record_entry(directory, name);
+  recorder_.record_entry(directory, name);
   const int how = (state_.passthrough() ? O_RDONLY : O_RDWR) | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   before_making(request);
   mode = judged_mode(request, directory, mode);

@@ -181,7 +181,7 @@ Result<Entry> Operations::look_up(NodeId parent, const char* name, Lock lock) {
 }
 
 Result<Entry> Operations::look_up_in(const Directory& directory, const char* name, int opened, Lock lock) {
-  const Gate::Pass pass(moves_);  // what is found stands there until that is noted
+  const Gate::Pass pass(recorder_.moves());  // what is found stands there until that is noted
   const bool shared = rule_of(directory.zone).changes_underneath;
   FileDescriptor held;
   if ((shared || lock == Lock::kNotHeld) && opened < 0) {

@@ -44,7 +44,7 @@ Result<Operations::Renamed> Operations::rename(const Request& request, NodeId pa
   if (!may_change_names_in(request, **from)) return fail_errno(EACCES);
   auto to = place_for_change(request, new_parent, new_name, "rename");
   if (!to) return fail(to.error());
-  const Gate::Closing closing(moves_);
+  const Gate::Closing closing(recorder_.moves());
   struct stat moved {};
   const auto is_noted = [&](const struct stat& status) {
     return ((status.st_ino ^ request.noted) & ~kExchanges) == 0;
@@ -69,7 +69,7 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
   if (may_replace && !replaced && !is_free_to_take(errno)) return fail_errno(errno);
   const bool replaces = replaced && ::fstat(replaced.get(), &target) == 0;
   if (replaces) part_with_former(**place, replaced.get(), "", target);
-  record_entry(**place, name);
+  recorder_.record_entry(**place, name);
   if (replaces) before_removal(**place, target, replaced.get());
   // A rename may be on its way with what the kernel has at this name, or with what it had before that went.
   const auto known = replaces ? nodes_.id_of({(*place)->volume, target.st_ino}) : std::nullopt;
@@ -105,11 +105,11 @@ Result<Operations::Renamed> Operations::move(const Request& request, const Direc
   const bool same_file = has_target && source.st_ino == target.st_ino && source.st_dev == target.st_dev;
   const bool replaces = has_target && !same_file && !(flags & (RENAME_EXCHANGE | RENAME_NOREPLACE));
   if (replaces) before_removal(to, target, replaced.get());
-  if (!same_file) record_rename(from, name, to, new_name, source, flags);
+  if (!same_file) recorder_.record_rename(from, name, to, new_name, source, flags);
   if (with_faults("backing.rename",
                   [&] { return ::renameat2(from.file.get(), name, to.file.get(), new_name, flags); }) != 0) {
     const int error = errno;
-    if (!same_file) record_refused_rename(from, name, to, new_name);
+    if (!same_file) recorder_.record_refused_rename(from, name, to, new_name);
     return fail_errno(error);
   }
   Renamed renamed;
@@ -144,9 +144,8 @@ std::vector<NodeId> Operations::name_moved(const Directory& from, const char* na
   if (const auto id = nodes_.id_of(source_key)) moved_inode_changed(*id, source, from, to);
   add_links_to_recheck(source, from, to, links);
   if (exchanged) {
-    const auto epoch = changes_.epoch();
     for (const auto& key : {source_key, target_key})
-      if (const auto id = nodes_.id_of(key)) nodes_.set_coverage(*id, epoch, NodeTable::Coverage::kWhole);
+      if (const auto id = nodes_.id_of(key)) recorder_.read_whole(*id);
     if (const auto id = nodes_.id_of(target_key)) moved_inode_changed(*id, *exchanged, from, to);
     add_links_to_recheck(*exchanged, to, from, links);
   }
