@@ -316,7 +316,6 @@ void ChangeLog::drop_until(std::uint64_t position) {
 }
 
 // -- Between mounts
-// -------------------------------------------------------------------------------------------
 
 void ChangeLog::rest() {
   MutexLock lock(mutex_);

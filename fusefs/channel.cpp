@@ -168,7 +168,6 @@ void Channel::stop() {
 }
 
 // -- Reading
-// --------------------------------------------------------------------------------------------------
 
 /// The turn is kept until libfuse has answered: it would refuse a request that came before the handshake.
 ssize_t Channel::replay_init(Reader& reader) {
@@ -343,7 +342,6 @@ void Channel::wait_for_request() {
 }
 
 // -- Writing
-// --------------------------------------------------------------------------------------------------
 
 ssize_t Channel::write(std::span<const iovec> parts) {
   const auto& out = *static_cast<const fuse_out_header*>(parts.front().iov_base);

@@ -15,7 +15,7 @@
 namespace okcvm::fusefs {
 namespace {
 
-// -- Names --------------------------------------------------------------------------------------------------
+// -- Names
 
 void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const auto handout = hand_out(request);
@@ -137,7 +137,7 @@ void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino
          [=](const Operations::Renamed& renamed) { reply_removed(request)(renamed.replaced); });
 }
 
-// -- Attributes ---------------------------------------------------------------------------------------------
+// -- Attributes
 
 void on_getattr(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
   const bool is_statx = Channel::current().opcode == protocol::kStatx;
@@ -215,7 +215,7 @@ void on_removexattr(fuse_req_t request, fuse_ino_t id, const char* name) {
               }));
 }
 
-// -- Listings -----------------------------------------------------------------------------------------------
+// -- Listings
 
 // The kernel then never opens or closes a directory through us again (FUSE_NO_OPENDIR_SUPPORT), and keeps
 // listings.
@@ -275,7 +275,7 @@ void on_fsyncdir(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_inf
   answer_done(request, [=] { return dispatcher_of(request).operations.sync(node(id), data_only != 0); });
 }
 
-// -- Files --------------------------------------------------------------------------------------------------
+// -- Files
 
 /// Before a file is emptied as it is opened, for which the kernel does not wait for what was stored through
 /// mappings and is on its way: it would come afterwards, and stay.

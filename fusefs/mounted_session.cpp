@@ -252,7 +252,6 @@ void MountedSession::tell_after_take_over() {
 }
 
 // -- Ending
-// ---------------------------------------------------------------------------------------------------
 
 void MountedSession::end_loop() {
   // While requests are still answered: a notice may wait for one.
@@ -326,7 +325,6 @@ MountedSession::~MountedSession() {
 }
 
 // -- What a session shows
-// -------------------------------------------------------------------------------------
 
 Result<void> MountedSession::load_skill(Skill skill) {
   auto loaded = workspace_->load_skill(skill.name, std::move(skill.directory));

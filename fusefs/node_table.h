@@ -112,7 +112,6 @@ class NodeTable {
   std::vector<NodeId> all_of(const InodeKey& key) const EXCLUDES(mutex_);
 
   // -- Open files; `flags` are open(2)'s
-  // ------------------------------------------------------------------------------------------
   OpenState open_state(NodeId id) const EXCLUDES(mutex_);
   OpenState opened(NodeId id, int flags) EXCLUDES(mutex_);
   OpenState closed(NodeId id, int flags) EXCLUDES(mutex_);
@@ -130,7 +129,7 @@ class NodeTable {
   /// Sets all open counts to zero; the file table counts them anew after a take-over.
   void clear_open_counts() EXCLUDES(mutex_);
 
-  // -- What was recorded of it since a cut -----------------------------------------------------------------
+  // -- What was recorded of it since a cut
   /// Its content, or its being new, stands in the log of this epoch. `epoch` is never 0.
   bool is_recorded(NodeId id, std::uint32_t epoch) const EXCLUDES(mutex_);
   void set_recorded(NodeId id, std::uint32_t epoch) EXCLUDES(mutex_);
@@ -161,7 +160,7 @@ class NodeTable {
   std::vector<Node> directories() const EXCLUDES(mutex_);
   bool is_at_or_below(NodeId id, const std::vector<NodeId>& tops) const EXCLUDES(mutex_);
 
-  // -- What the kernel was told ----------------------------------------------------------------------------
+  // -- What the kernel was told
   /// Notes that the kernel is given this inode's attributes, which it has from then on unless they may change
   /// without a word: the inode can be written to, or has several names.
   Told told(NodeId id, bool has_one_name) EXCLUDES(mutex_);

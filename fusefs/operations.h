@@ -127,7 +127,6 @@ class Operations {
   using Access = Backings::Access;
 
   // -- Names (operations_names.cpp)
-  // --------------------------------------------------------------------------
   Result<Entry> look_up(NodeId parent, const char* name) { return look_up(parent, name, Lock::kHeld); }
   Result<Entry> look_up_unlocked(NodeId parent, const char* name) {
     return look_up(parent, name, Lock::kNotHeld);
@@ -146,8 +145,14 @@ class Operations {
   /// here.
   std::optional<Node> known_in(NodeId parent, const char* name);
 
+  /// It begins to list a directory now, and will keep that.
+  void kernel_lists(NodeId id);
+  /// Visits the names from `offset` on until `visit` answers false or no more are `wanted`.
+  Result<void> list(
+      NodeId id, off_t offset, const ListVisitor& visit,
+      const ListingAppetite& wanted = [] { return kListingPiece; });
+
   // -- Directories that a restore put elsewhere (operations_places.cpp)
-  // ---------------------------------------
   /// A directory at this name that the kernel knows by another one, here or elsewhere, was moved behind its
   /// back: it goes on as the node that it was, which is answered. To be called while requests are held back,
   /// before it is looked up here. (From elsewhere, where the kernel may have texts of links in it that could
@@ -165,21 +170,15 @@ class Operations {
   /// Waits until it has found them, though not long: that may depend on who waits.
   void let_be_found(NodeId id);
 
+  // -- Links (operations_links.cpp)
   Result<std::string> read_link(NodeId id);
   /// The same for the kernel, which may still have the link where it stood before a rename: ESTALE has it
   /// look again. How often such renames are waited for at the most, some milliseconds each.
   Result<std::string> read_link_of_kernel(NodeId id, int most_waits);
-  /// In the fact of a rename, besides the inode number of what it moves: another inode goes the other way.
-  static constexpr std::uint64_t kExchanges = std::uint64_t{1} << 61;
-  /// It begins to list a directory now, and will keep that.
-  void kernel_lists(NodeId id);
-  /// Visits the names from `offset` on until `visit` answers false or no more are `wanted`.
-  Result<void> list(
-      NodeId id, off_t offset, const ListVisitor& visit,
-      const ListingAppetite& wanted = [] { return kListingPiece; });
+  /// After a rename, before the kernel has its answer, once nothing is held back.
+  [[nodiscard]] bool drop_texts(const std::vector<NodeId>& links);
 
   // -- Namespace changes (operations_changes.cpp, operations_renames.cpp, operations_going.cpp)
-  // ------------------------------------------------------------
   Result<Entry> make_node(const Request& request, NodeId parent, const char* name, mode_t mode, dev_t device);
   Result<Entry> make_directory(const Request& request, NodeId parent, const char* name, mode_t mode);
   Result<Entry> make_symlink(const Request& request, NodeId parent, const char* name, const char* text);
@@ -189,6 +188,8 @@ class Operations {
   using Nameless = std::optional<NodeId>;
   Result<Nameless> unlink(const Request& request, NodeId parent, const char* name);
   Result<void> remove_directory(const Request& request, NodeId parent, const char* name);
+  /// In the fact of a rename, besides the inode number of what it moves: another inode goes the other way.
+  static constexpr std::uint64_t kExchanges = std::uint64_t{1} << 61;
   struct Renamed {
     Nameless replaced;
     std::vector<NodeId> links;  // the kernel must ask again for their texts
@@ -198,8 +199,6 @@ class Operations {
   Result<Renamed> rename(const Request& request, NodeId parent, const char* name,
                          const Result<struct stat>& source, NodeId new_parent, const char* new_name,
                          unsigned flags);
-  /// To be called before the kernel has its answer, once nothing is held back.
-  [[nodiscard]] bool drop_texts(const std::vector<NodeId>& links);
   void let_go(Nameless inode);
   Result<struct stat> status_at(NodeId parent, const char* name);
   /// Names are about to go by another way than these operations. Until names_went(), when the kernel was
@@ -222,7 +221,6 @@ class Operations {
                    unsigned flags);
 
   // -- Attributes (operations_attributes.cpp)
-  // ----------------------------------------------------------------
   Result<Entry> attributes(NodeId id);
   /// When the inode was made; nothing where the backing file system does not say.
   std::optional<timespec> birth_time(NodeId id);
@@ -239,7 +237,6 @@ class Operations {
   Result<struct statvfs> file_system_status(NodeId id);
 
   // -- Files (operations_files.cpp)
-  // --------------------------------------------------------------------------
   Result<Opened> open(const Request& request, NodeId id, int flags);
   Result<std::pair<Entry, Opened>> create(const Request& request, NodeId parent, const char* name,
                                           mode_t mode, int flags);
@@ -276,7 +273,6 @@ class Operations {
   Result<FileDescriptor> open_for_reading(NodeId id);
 
   // -- Paths (operations_paths.cpp)
-  // --------------------------------------------------------------------------
   /// Where a node is now; ENOENT when it has no name any more.
   Result<RelPath> path_of(const Node& node);
 

@@ -304,7 +304,6 @@ Result<void> Operations::apply(const Request& request, const Node& node, int fil
 }
 
 // -- Extended attributes
-// --------------------------------------------------------------------------------------
 
 Result<std::string> Operations::extended_attribute(NodeId id, const char* name) {
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);

@@ -92,7 +92,6 @@ void Operations::attributes_changed(NodeId id) {
 }
 
 // -- Making
-// ---------------------------------------------------------------------------------------------------
 
 void Operations::before_making(const Request& request) {
   if (request.noted) return;
@@ -236,7 +235,6 @@ void Operations::name_is_given(const Node& node, const Directory& directory, con
 }
 
 // -- Removing
-// -------------------------------------------------------------------------------------------------
 
 bool Operations::may_take_away(const Request& request, const Directory& directory,
                                const struct stat& status) const {

@@ -279,7 +279,6 @@ void Operations::release(FileId id) {
 }
 
 // -- Data
-// -----------------------------------------------------------------------------------------------------
 
 Result<std::size_t> Operations::read(const Request& request, NodeId id, std::span<std::byte> into,
                                      off_t offset) {

@@ -2,9 +2,6 @@
 
 #include <fcntl.h>
 
-#include <array>
-#include <climits>
-
 #include "fusefs/operations.h"
 
 namespace okcvm::fusefs {
@@ -44,13 +41,6 @@ std::optional<NodeId> Operations::node_of_directory(const RelPath& path, int dir
   struct stat status {};
   if (::fstat(directory, &status) != 0) return std::nullopt;
   return nodes_.id_of({kWorkspaceVolume, status.st_ino});
-}
-
-bool Operations::stays_in_anywhere(Zone zone, int file, const char* name, const struct stat& status) {
-  std::array<char, PATH_MAX> text;
-  if (!S_ISLNK(status.st_mode)) return false;
-  const ssize_t size = ::readlinkat(file, name, text.data(), text.size());
-  return size >= 0 && link_allowed({text.data(), static_cast<std::size_t>(size)}, zone, std::nullopt);
 }
 
 void Operations::names_went() {

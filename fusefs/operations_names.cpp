@@ -1,4 +1,4 @@
-// Looking: names, listings and links.
+// Looking: names and listings.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -7,13 +7,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <climits>
 #include <cstring>
-#include <thread>
 
 #include "fusefs/operations.h"
-#include "policy/symlink_rule.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -51,7 +47,6 @@ struct KernelDirent {  // linux_dirent64, getdents(2)
 }  // namespace
 
 // -- What the kernel is told
-// ----------------------------------------------------------------------------------
 
 Entry Operations::entry_of(const Node& node, struct stat status) {
   const ZoneRule& rule = rule_of(node.zone);
@@ -159,7 +154,6 @@ Result<Entry> Operations::skill_entry(const char* name) {
 }
 
 // -- Lookup
-// ---------------------------------------------------------------------------------------------------
 
 Result<Entry> Operations::look_up(NodeId parent, const char* name, Lock lock) {
   if (std::strlen(name) > NAME_MAX) return fail_errno(ENAMETOOLONG);
@@ -248,102 +242,7 @@ std::optional<Node> Operations::known_in(NodeId parent, const char* name) {
   return std::move(*node);
 }
 
-// -- Links
-// ----------------------------------------------------------------------------------------------------
-
-bool Operations::link_allowed(std::string_view text, Zone zone, std::optional<std::size_t> depth) {
-  const bool is_skill = zone == Zone::kSkills;  // a skill may not even lead into its session
-  const std::size_t least = is_skill ? 0 : 1;
-  if (is_skill) return link_is_contained(text, {depth.value_or(least), {}, {}});
-  return std::any_of(
-      config_.mount_points.begin(), config_.mount_points.end(), [&](const std::string& mount_point) {
-        return link_is_contained(text, {depth.value_or(least), mount_point, config_.symlink_host_roots});
-      });
-}
-
-Result<std::string> Operations::link_text(const Node& node, struct stat& status) {
-  auto link = open_inode(node, O_PATH | O_NOFOLLOW);
-  if (!link) return fail(link.error());
-  std::array<char, PATH_MAX> text;
-  const ssize_t size = ::readlinkat(link->get(), "", text.data(), text.size());
-  if (size < 0 || ::fstat(link->get(), &status) != 0) return fail_errno(errno);
-  nodes_.not_told(node.id);
-  return std::string(text.data(), static_cast<std::size_t>(size));
-}
-
-bool Operations::stays_in(const Node& link, std::string_view text, const struct stat& status) {
-  return link_allowed(text, link.zone,
-                      status.st_nlink > 1 || link.dead ? std::nullopt : nodes_.depth(link.parent));
-}
-
-Result<std::string> Operations::read_link(NodeId id) {
-  auto node = nodes_.find(id);
-  if (!node) return fail(node.error());
-  struct stat status {};
-  auto text = link_text(*node, status);
-  if (text && !stays_in(*node, *text, status))
-    return deny("readlink", node->parent, node->name.c_str(), EPERM);
-  return text;
-}
-
-void Operations::note_deeper_move(const InodeKey& moved, mode_t mode, const Directory& from,
-                                  const Directory& to) {
-  if (from.id == to.id || !(S_ISDIR(mode) || S_ISLNK(mode))) return;
-  const auto id = nodes_.id_of(moved);
-  const auto former_depth = nodes_.depth(from.id);
-  const auto depth = nodes_.depth(to.id);
-  const bool is_certain = depth && former_depth && nodes_.misplaced_from(to.id).empty();
-  if (!id || (is_certain && *depth <= *former_depth)) return;
-  if (S_ISLNK(mode)) {
-    // One that may stand anywhere may have several names, which must stay one node.
-    const auto node = nodes_.find(*id);
-    struct stat status {};
-    const auto text = node ? link_text(*node, status) : Result<std::string>(fail(node.error()));
-    if (!text || !link_allowed(*text, from.zone, std::nullopt)) nodes_.set_misplaced(*id);
-    return;
-  }
-  deeper_moves_.begin(*id);
-  kernel_.after_changes_in(to.id, [this, id = *id] { deeper_moves_.end(id); });
-}
-
-bool Operations::may_be_moving(const Node& node) {
-  std::vector<NodeId> moved;
-  for (const auto fact : state_.old_facts()) {
-    if (fact & kExchanges) return true;  // the other one is not known
-    if (const auto id = nodes_.id_of({node.key.volume, fact})) moved.push_back(*id);
-  }
-  return nodes_.is_at_or_below(node.id, moved);
-}
-
-Result<std::string> Operations::read_link_of_kernel(NodeId id, int most_waits) {
-  constexpr int kMostLooks = 300;  // while others move
-  constexpr int kMostWaits = 200;  // of a millisecond
-  const auto node = nodes_.find(id);
-  if (!node) return fail(node.error());
-  for (int i = 0; i < kMostLooks; ++i) {
-    const auto begun = deeper_moves_.begun();
-    struct stat status {};
-    auto text = nodes_.is_misplaced(id) ? link_text(*node, status) : read_link(id);
-    if (!text || link_allowed(*text, node->zone, std::nullopt)) return text;
-    if (nodes_.is_misplaced(id)) return fail_errno(ESTALE);
-    // A dead daemon's move stands in the node table, and the kernel hears of it when the request comes again.
-    if (may_be_moving(*node)) {
-      if (i >= kMostWaits) return fail_errno(ESTALE);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      continue;
-    }
-    if (nodes_.is_at_or_below(id, deeper_moves_.under_way())) {
-      if (--most_waits < 0) break;
-      deeper_moves_.let_end();
-      continue;
-    }
-    if (deeper_moves_.begun() == begun) return text;
-  }
-  return fail_errno(ESTALE);
-}
-
 // -- Listings
-// -------------------------------------------------------------------------------------------------
 
 void Operations::kernel_lists(NodeId id) {
   const auto node = nodes_.find(id);

@@ -158,22 +158,4 @@ void Operations::moved_inode_changed(NodeId id, const struct stat& moved, const 
   if (S_ISDIR(moved.st_mode) && from.id != to.id) kernel_.inode(id);
 }
 
-void Operations::add_links_to_recheck(const struct stat& moved, const Directory& from, const Directory& to,
-                                      std::vector<NodeId>& links) {
-  if (from.id == to.id || !(S_ISDIR(moved.st_mode) || S_ISLNK(moved.st_mode))) return;
-  const auto former_depth = nodes_.depth(from.id);
-  const auto depth = nodes_.depth(to.id);
-  if (depth && former_depth && *depth >= *former_depth) return;
-  for (const NodeId id : nodes_.all_of({from.volume, moved.st_ino})) {
-    const auto known = nodes_.links_from(id);
-    links.insert(links.end(), known.begin(), known.end());
-  }
-}
-
-// That waits for a thread that answers READLINK, so all threads but one must be able to go on. The kernel has
-// names move from directory to directory in a mount one at a time (s_vfs_rename_mutex), so no two are here.
-bool Operations::drop_texts(const std::vector<NodeId>& links) {
-  return links.empty() || kernel_.links_now(links);
-}
-
 }  // namespace okcvm::fusefs

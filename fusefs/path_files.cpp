@@ -45,7 +45,6 @@ FileInfo info_of_entry(const Entry& entry, std::string name) {
 }
 
 // -- Walking
-// --------------------------------------------------------------------------------------------------
 
 Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last last, const Making* making) {
   auto root = operations_.attributes(kRootNode);
@@ -136,7 +135,6 @@ Result<Entry> PathFiles::make_on_way(const Caller& caller, const Walk& walk, con
 }
 
 // -- Looking
-// --------------------------------------------------------------------------------------------------
 
 Result<FileInfo> PathFiles::stat(const Caller& caller, const RelPath& path, bool follow) {
   Gate::Pass pass(gate_);
@@ -292,7 +290,6 @@ Result<WorkspaceInfo> PathFiles::info(const GoesOn& goes_on) {
 }
 
 // -- Changing
-// -------------------------------------------------------------------------------------------------
 
 Result<void> PathFiles::make_directories(const Caller& caller, const RelPath& path, mode_t mode) {
   const SessionState::Untold untold(state_);

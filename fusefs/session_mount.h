@@ -108,7 +108,7 @@ class SessionMount {
   /// The driver's own operations, by path, for the control socket.
   virtual Files& files() = 0;
 
-  // -- Changes and restores ---------------------------------------------------------------------------------
+  // -- Changes and restores
 
   /// Cuts the change set: every change made before the call is in it, every later one goes to the next. Files
   /// open for writing are in both. Namespace operations wait for the moment this takes.
@@ -136,7 +136,7 @@ class SessionMount {
   };
   virtual std::unique_ptr<Hold> hold() = 0;
 
-  // -- What a session shows ---------------------------------------------------------------------------------
+  // -- What a session shows
 
   /// Shows a skill; `already_exists` if its name is taken.
   virtual Result<void> load_skill(Skill skill) = 0;

@@ -216,7 +216,6 @@ bool SessionState::can_resend() const {
 }
 
 // -- Requests being carried out
-// -------------------------------------------------------------------------------
 
 SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fact) {
   StateHeader& state = header();
@@ -361,7 +360,6 @@ void SessionState::forget_unclaimed() {
 }
 
 // -- Open files
-// -----------------------------------------------------------------------------------------------
 
 Result<FileId> SessionState::add_file(const OpenFile& file, std::uint64_t unique) {
   MutexLock lock(mutex_);
@@ -432,7 +430,6 @@ std::uint64_t SessionState::open_count() const {
 }
 
 // -- Counters
-// -------------------------------------------------------------------------------------------------
 
 void SessionState::count(std::uint32_t opcode, std::uint64_t nanoseconds, int errno_value) {
   StateHeader& state = header();

@@ -37,7 +37,7 @@ class SessionState {
                                    Start start);
   SessionState(SessionState&&) noexcept;
 
-  // -- Handshake --------------------------------------------------------------------------------------------
+  // -- Handshake
   void record_init(std::span<const std::byte> request);
   std::span<const std::byte> init() const;
   void set_protocol(std::uint32_t minor, bool passthrough, bool resend);
@@ -45,7 +45,7 @@ class SessionState {
   bool passthrough() const;
   bool can_resend() const;
 
-  // -- Requests that change something or hand out references, while they are carried out -----------------
+  // -- Requests that change something or hand out references, while they are carried out
   /// A started change; it counts as unfinished until it is destroyed, which must be after the reply.
   class Change {
    public:
@@ -109,7 +109,6 @@ class SessionState {
   bool knows_all_going() const EXCLUDES(mutex_);
 
   // -- Backing ids that no node has
-  // --------------------------------------------------------------------------
   /// The last one that the kernel made, or one before it that a node has; it counts upwards. 0: none was
   /// noted yet.
   std::int32_t last_backing() const;
@@ -118,7 +117,7 @@ class SessionState {
   std::int32_t closing_backing() const;
   void set_closing_backing(std::int32_t id);
 
-  // -- Open files -------------------------------------------------------------------------------------------
+  // -- Open files
   struct OpenFile {
     NodeId node;
     int flags = 0;  // open(2)'s
@@ -132,7 +131,7 @@ class SessionState {
   std::vector<OpenFile> all_files() const EXCLUDES(mutex_);
   std::uint64_t open_count() const EXCLUDES(mutex_);
 
-  // -- Counters ---------------------------------------------------------------------------------------------
+  // -- Counters
   void count(std::uint32_t opcode, std::uint64_t nanoseconds, int errno_value);
   void count_denial();
   void fill(MountStatistics& statistics) const;

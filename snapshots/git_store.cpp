@@ -79,7 +79,6 @@ void GitStore::release_memory() {
 }
 
 // -- One at a time
-// --------------------------------------------------------------------------------------------
 
 /// Runs one public call under both locks. The edge where exceptions end (only a lack of memory throws here).
 template <typename Answer, typename... Parameters, typename... Arguments>
@@ -226,7 +225,6 @@ Result<void> GitStore::notice_others() {
 }
 
 // -- Finding snapshots
-// ----------------------------------------------------------------------------------------
 
 Result<const std::vector<Oid>*> GitStore::history() {
   if (history_) return &*history_;

@@ -114,7 +114,6 @@ long last_note(const Worker& worker, int& promises) {
 }
 
 // -- New files in new folders: fsync(2) of the file alone makes all of it durable
-// ----------------------------------------------------------------------------------------------------
 
 fs::path new_file(const Worker& worker, unsigned long number) {
   return worker.top / ("d" + std::to_string(number / 6)) / "e" / std::to_string(number);
@@ -144,7 +143,6 @@ std::string check_files(const Worker& worker, int& promises) {
 }
 
 // -- Write aside, fsync, rename, fsync of the folder
-// ----------------------------------------------------------------------------------------------------
 
 constexpr unsigned long kReplaced = 4;
 
@@ -176,7 +174,6 @@ std::string check_replaced(const Worker& worker, int& promises) {
 }
 
 // -- Names alone, made durable by fsync of their folder
-// ----------------------------------------------------------------------------------------------------
 
 std::string change_names(const Worker& worker) {
   return repeat(worker, [&](unsigned long number, Notes& notes) {
@@ -205,7 +202,6 @@ std::string check_names(const Worker& worker, int& promises) {
 }
 
 // -- Records: appended and synced, written with O_DSYNC, stored in a mapping
-// ----------------------------------------------------------------------------------------------------
 
 std::string append(const Worker& worker, int flags, bool sync) {
   const auto path = worker.top / "records";
@@ -253,7 +249,6 @@ std::string store_mapped(const Worker& worker) {
 }
 
 // -- SQLite
-// ----------------------------------------------------------------------------------------------------
 
 std::string sqlite(const fs::path& top, const std::string& commands, int& exit_code) {
   const auto result =
@@ -293,7 +288,6 @@ std::string check_commits(const Worker& worker, int& promises) {
 }
 
 // -- What the daemon answered
-// ----------------------------------------------------------------------------------------------------
 
 /// The value of the first `"name": "..."` in JSON.
 std::string field(const std::string& text, const std::string& name) {

@@ -42,7 +42,6 @@ std::string take(const Place& place, const std::string& label) {
 }
 
 // -- What is in the workspace
-// -----------------------------------------------------------------------------------------
 
 void set_time(const fs::path& path, time_t seconds) {
   const timespec times[] = {{seconds, 1}, {seconds, 123'456'789}};

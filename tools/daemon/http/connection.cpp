@@ -115,7 +115,6 @@ void Connection::end() {
 }
 
 // -- Reading
-// ---------------------------------------------------------------------------------------------------
 
 void Connection::read_header() {
   in_hand_ = is_answering_ = false;
@@ -297,7 +296,6 @@ void Connection::read_rest_of_body() {
 }
 
 // -- Work
-// ------------------------------------------------------------------------------------------------------
 
 /// Runs `work` on a worker and answers with what it returns.
 void Connection::on_worker(std::function<Result<Response>()> work) {
@@ -378,7 +376,6 @@ void Connection::finish_sink() {
 }
 
 // -- Answers
-// ---------------------------------------------------------------------------------------------------
 
 void Connection::answer_and_close(const Error& error, int status) {
   keep_alive_ = false;

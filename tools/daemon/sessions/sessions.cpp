@@ -60,7 +60,6 @@ std::filesystem::path Sessions::mount_point_of(const SessionId& id) const {
 }
 
 // -- The map
-// ---------------------------------------------------------------------------------------------------
 
 SessionPointer Sessions::exact(const Peer& peer, std::string_view id) const {
   const MutexLock lock(mutex_);
@@ -164,7 +163,6 @@ void Sessions::tell(const Session& session, std::string_view type, std::string_v
 }
 
 // -- Creation
-// --------------------------------------------------------------------------------------------------
 
 bool Sessions::is_known(const SessionId& id) const {
   const MutexLock lock(mutex_);
@@ -323,7 +321,6 @@ Result<void> Sessions::set_labels(Session& session, std::map<std::string, std::s
 }
 
 // -- Checkpoints
-// -----------------------------------------------------------------------------------------------
 
 Result<void> Sessions::knows_parent(const Session& session, const Checkpoint& checkpoint) {
   if (checkpoint.parent)
@@ -361,7 +358,6 @@ Result<void> Sessions::set_head(Session& session, const std::string& checkpoint)
 }
 
 // -- Agents
-// ----------------------------------------------------------------------------------------------------
 
 namespace {
 

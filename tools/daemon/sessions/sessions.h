@@ -73,7 +73,6 @@ class Sessions final {
   ~Sessions();
 
   // -- The daemon's own life
-  // ---------------------------------------------------------------------------------
   /// Brings back what was there: takes over the mounts whose devices were kept, mounts the others, finishes
   /// what was being made or deleted. Problems of single sessions end in affected().
   Result<void> start(std::map<std::string, FileDescriptor> kept_devices);
@@ -98,7 +97,6 @@ class Sessions final {
   std::vector<Affected> affected() const EXCLUDES(mutex_);
 
   // -- Sessions
-  // ----------------------------------------------------------------------------------------------
   struct Created {
     SessionPointer session;
     bool is_new;
@@ -131,7 +129,6 @@ class Sessions final {
   Result<fusefs::WorkspaceInfo> info(const Session& session, const fusefs::GoesOn& goes_on) const;
 
   // -- Skills and workdirs
-  // -----------------------------------------------------------------------------------
   const SkillRegistry& skills() const { return skills_; }
   /// False if it was loaded already.
   Result<bool> load_skill(Session& session, const std::string& name);
@@ -143,7 +140,6 @@ class Sessions final {
   Result<void> switch_workdir(Session& session, const WorkdirRequest& request, bool force);
 
   // -- Agents
-  // ------------------------------------------------------------------------------------------------
   struct AgentView {
     AgentRecord agent;
     std::size_t depth = 1;
@@ -164,7 +160,6 @@ class Sessions final {
   Result<AgentFound> agent(const Peer& peer, const std::string& name, std::optional<uid_t> owner);
 
   // -- Snapshots
-  // ---------------------------------------------------------------------------------------------
   /// `snapshots_disabled` with the reason.
   Result<std::shared_ptr<snapshots::Store>> store_of(const Session& session) const;
   /// Where a store learns what changed. Of an unmounted session: `busy`.
@@ -190,7 +185,6 @@ class Sessions final {
                       const snapshots::Progress& progress);
 
   // -- Checkpoints
-  // -------------------------------------------------------------------------------------------
   /// Without a parent, the head becomes it. `not_found` if there is no such parent.
   Result<void> add_checkpoint(Session& session, Checkpoint& checkpoint);
   /// What would keep add_checkpoint() from adding it now.
@@ -199,7 +193,6 @@ class Sessions final {
   Result<void> set_head(Session& session, const std::string& checkpoint);
 
   // -- What an operator watches
-  // ------------------------------------------------------------------------------
   std::size_t count() const EXCLUDES(mutex_);
   /// What all mounts did since this daemon started, those that ended meanwhile included: counters only grow.
   MountTotals mount_totals() const EXCLUDES(mutex_, totals_mutex_);
