@@ -231,6 +231,9 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
 }
 
 void MountedSession::tell_after_take_over() {
+  // Until the kernel has the root's attributes nobody may enter it, and while it asks for them a notice of
+  // the root has it drop the answer: it is to ask first.
+  notifier_.look_up(RelPath(), 0, {});
   // The metadata, the skills and the workdir may be others than those of the former daemon.
   for (const NodeId id : {kMetadataNode, node_of(Zone::kSkills), kRootNode}) notifier_.inode(id);
   notifier_.expire(kRootNode, std::string(rule_of(Zone::kWorkdir).name));

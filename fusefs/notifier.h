@@ -40,7 +40,7 @@ class Notifier final : public Invalidator {
     push({parent, name, Manner::kExpireOrDrop});
   }
   void look_up(const RelPath& path, std::uint64_t inode, std::function<void(bool)> then) override {
-    push({kRootNode, path.text(), Manner::kLookUp, std::move(then), inode});
+    push({kRootNode, path.is_root() ? "." : path.text(), Manner::kLookUp, std::move(then), inode});
   }
   void inode(NodeId id) override { push({id, {}, Manner::kDrop}); }
   /// Waits as drain() does.

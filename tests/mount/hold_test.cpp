@@ -32,14 +32,6 @@ class Hold : public MountedSession {
     for (const char* text : texts) parsed.push_back(value_of(RelPath::parse(text)));
     return parsed;
   }
-  /// Waits until a thread of this process sleeps in the system call `number` (proc(5), syscall).
-  static void wait_until_within(const std::atomic<pid_t>& thread, long number) {
-    std::string text;
-    do {
-      std::this_thread::yield();
-      if (thread) text = read("/proc/self/task/" + std::to_string(thread) + "/syscall");
-    } while (!text.starts_with(std::to_string(number) + " "));
-  }
 };
 
 TEST_F(Hold, RequestsWaitAndThenAreAnswered) {

@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -33,6 +34,27 @@ TEST_F(TakeOver, ACallThatWaitsIsAnsweredByTheNextDaemon) {
   ASSERT_TRUE(daemon().take_over()) << daemon().why();
   EXPECT_EQ(waiter.join(), 0);
   EXPECT_THAT(list(outputs()), ElementsAre("file", "made"));
+}
+
+/// The kernel knows nothing of a mount's root until it has asked: not even its mode.
+TEST_F(TakeOver, TheFirstLookIntoASessionIsAnsweredByTheNextDaemon) {
+  for (int round = 0; round < 10; ++round) {
+    SessionPlace place("f1");
+    DaemonProcess daemon(place, [](fusefs::MountConfig& config) {
+      config.owner_uid = kAlice.uid;
+      config.owner_gid = kAlice.gid;
+      config.root_mode = 0700;
+    });
+    ASSERT_TRUE(daemon.mount()) << daemon.why();
+    daemon.kill();
+    ChildProcess first([&](ChildProcess&) {
+      if (!become(kAlice)) return 1;
+      return ::open((place.mount() / ".metadata.json").c_str(), O_RDONLY) >= 0 ? 0 : errno;
+    });
+    wait_until_within(first.pid(), SYS_openat);
+    ASSERT_TRUE(daemon.take_over()) << daemon.why();
+    EXPECT_EQ(errno_name(first.join()), "ok") << round;
+  }
 }
 
 TEST_F(TakeOver, OpenFilesOfEveryKindGoOn) {

@@ -19,6 +19,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/support/file_io.h"
+
 namespace okcvm::test {
 namespace {
 
@@ -65,6 +67,14 @@ bool become(const User& user) {
   return ::syscall(SYS_setgroups, user.groups.size(), user.groups.data()) == 0 &&
          ::syscall(SYS_setresgid, user.gid, user.gid, user.gid) == 0 &&
          ::syscall(SYS_setresuid, user.uid, user.uid, user.uid) == 0;
+}
+
+void wait_until_within(const std::atomic<pid_t>& thread, long number) {
+  std::string text;
+  do {
+    std::this_thread::yield();
+    if (thread) text = test::read("/proc/" + std::to_string(thread) + "/syscall");
+  } while (!text.starts_with(std::to_string(number) + " "));
 }
 
 void as_user(const User& user, const std::function<void()>& body) {

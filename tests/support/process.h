@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -60,6 +61,9 @@ class ChildProcess final {
   pid_t pid_ = -1;
   FileDescriptor channel_;
 };
+
+/// Waits until a thread, or a process of one, sleeps in the system call `number` (proc(5), syscall).
+void wait_until_within(const std::atomic<pid_t>& thread, long number);
 
 struct Command {
   std::vector<std::string> arguments;
