@@ -224,6 +224,7 @@ void on_opendir(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
 }
 
 Result<ListingReply> finished(ListingReply reply, const Result<void>& listed) {
+  fault_point("listing.read");
   if (!listed && reply.is_empty()) return fail(listed.error());
   return reply;  // what was read before an error is told first
 }

@@ -55,7 +55,7 @@ std::optional<NodeId> Listings::listed_at(NodeId directory, const timespec& chan
     forgotten = NodeId{changed_.begin()->first};
     changed_.erase(changed_.begin());
   }
-  changed_[directory.value] = changed;
+  changed_.try_emplace(directory.value, changed);
   return forgotten;
 }
 

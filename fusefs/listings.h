@@ -36,9 +36,10 @@ class Listings {
   void drop(NodeId directory) EXCLUDES(mutex_);
 
   /// The host can change a directory of a workdir and set back the mtime, by which the kernel would know. So
-  /// its ctime is kept from when it was listed, of so many; answers of which it is not kept any more.
+  /// its ctime is kept from when it was first listed since it was outdated, of so many; answers of which it
+  /// is not kept any more.
   std::optional<NodeId> listed_at(NodeId directory, const timespec& changed) EXCLUDES(mutex_);
-  /// Whether it was another one when the directory was listed. That is said once.
+  /// Whether it was another one then. That is said once.
   bool is_outdated(NodeId directory, const timespec& changed) EXCLUDES(mutex_);
 
  private:

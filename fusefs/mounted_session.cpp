@@ -187,11 +187,13 @@ Result<void> MountedSession::run() {
 Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, FileDescriptor device,
                                                             Start start) {
   if (auto made = make_runtime_folder(config.runtime_dir); !made) return fail(made.error());
-  auto workspace = open_workspace(config);
-  if (!workspace) return fail(workspace.error());
   const auto state_of = [&config](StateFile purpose) {
     return state_file(config.runtime_dir, config.id, purpose);
   };
+  if (config.workdir || start == Start::kAnew)
+    note_workdir(state_of(StateFile::kWorkdir), config.workdir.get());
+  auto workspace = open_workspace(config);
+  if (!workspace) return fail(workspace.error());
   auto state = SessionState::open(state_of(StateFile::kState), state_of(StateFile::kGoing), start);
   if (!state) return fail(state.error());
   if (start == Start::kTakeOver)

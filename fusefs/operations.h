@@ -97,8 +97,8 @@ class Invalidator {
   /// Attributes alone, done when it returns: that waits for nothing, as long as the request that it is about
   /// keeps the inode in use, or it is a directory.
   virtual void attributes_now(NodeId id) = 0;
-  /// Calls `then`, from another thread, once every change of names in this directory that is under way in the
-  /// kernel now has ended there, too.
+  /// Calls `then`, from another thread, once every change of names in this directory, and every listing of
+  /// it, that is under way in the kernel now has ended there, too.
   virtual void after_changes_in(NodeId directory, std::function<void()> then) = 0;
   /// Waits until everything asked for before is done. Must not be called while holding back requests.
   virtual void drain() = 0;
@@ -288,7 +288,11 @@ class Operations {
   using Place = std::shared_ptr<const Directory>;
   Result<Place> place_for_change(const Request& request, NodeId parent, const char* name,
                                  std::string_view operation);
-  bool may_change_names_in(const Request& request, const Directory& directory) const;
+  /// Whether the caller has all rights `wanted` (of S_IRWXO) to what `file` is open on. The kernel judged by
+  /// what it knew of that, which may be old where the host changes it too.
+  static bool may_still(const Request& request, Zone zone, int file, mode_t wanted);
+  static bool may_change_names_in(const Request& request, const Directory& directory);
+  static bool may_still_open(const Request& request, const Node& node, int file, int flags);
   /// Counts and reports a refusal by the zone rules, and makes it the error.
   Unexpected deny(std::string_view operation, NodeId parent, const char* name, int errno_value);
   Result<Node> changeable(NodeId id, std::string_view operation);

@@ -157,7 +157,10 @@ Result<Entry> Operations::attributes(NodeId id) {
 }
 
 void Operations::drop_outdated_listing(const Node& node, const struct stat& status) {
-  if (node.is_directory() && listings_.is_outdated(node.id, status.st_ctim)) kernel_.inode_now(node.id);
+  if (!node.is_directory() || !listings_.is_outdated(node.id, status.st_ctim)) return;
+  kernel_.inode_now(node.id);
+  // A part of it may be on its way still, and be kept when it arrives.
+  kernel_.after_changes_in(node.id, [this, id = node.id] { kernel_.inode(id); });
 }
 
 Result<Entry> Operations::current_entry(const Node& node) {
@@ -209,13 +212,17 @@ Result<Entry> Operations::set_attributes(const Request& request, NodeId id, cons
 Result<SetAttributes> Operations::judged(const Request& request, const Node& node, int file,
                                          SetAttributes wanted) const {
   const auto is_now = [](const auto& time) { return time && time->tv_nsec == UTIME_NOW; };
-  // Both to now, as touch(1) does, may who can write to it; a size comes with a time.
-  const bool sets_times = (wanted.accessed || wanted.modified) && !wanted.size &&
-                          !(is_now(wanted.accessed) && is_now(wanted.modified));
+  // A size comes with a time.
+  const bool has_times = (wanted.accessed || wanted.modified) && !wanted.size;
+  const bool touches = has_times && is_now(wanted.accessed) && is_now(wanted.modified);
+  const bool sets_times = has_times && !touches;
   const bool gives_away = wanted.uid || wanted.gid;
-  if (!rule_of(node.zone).changes_underneath || !(wanted.mode || sets_times || gives_away)) return wanted;
+  if (!rule_of(node.zone).changes_underneath) return wanted;
   struct stat inode {};
   if (::fstat(file, &inode) != 0) return fail_errno(errno);
+  // As touch(1) does, may who can write to it, too.
+  const bool writes = (wanted.size && wanted.size_by_path) || (touches && !may_change_mode(request, inode));
+  if (writes && !may_still(request, node.zone, file, S_IWOTH)) return fail_errno(EACCES);
   if ((wanted.mode || sets_times) && !may_change_mode(request, inode)) return fail_errno(EPERM);
   const bool keeps_owner = !wanted.uid || *wanted.uid == inode.st_uid;
   const bool is_own_group = !wanted.gid || *wanted.gid == inode.st_gid || is_in_group(request, *wanted.gid);
@@ -362,6 +369,7 @@ Result<void> Operations::set_extended_attribute(const Request& request, NodeId i
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
   auto file = attribute_file(*node);
   if (!file) return fail(file.error());
+  if (!may_still(request, node->zone, (*file)->get(), S_IWOTH)) return fail_errno(EACCES);
   if (!can_be_listed_with((*file)->get(), name)) return fail_errno(ENOSPC);
   recorder_.record(*node, ChangeKind::kAttributes);
   if (request.may_have_run && request.noted == kAttributeAbsent) flags &= ~XATTR_CREATE;
@@ -411,6 +419,7 @@ Result<void> Operations::remove_extended_attribute(const Request& request, NodeI
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
   auto file = attribute_file(*node);
   if (!file) return fail(file.error());
+  if (!may_still(request, node->zone, (*file)->get(), S_IWOTH)) return fail_errno(EACCES);
   recorder_.record(*node, ChangeKind::kAttributes);
   const bool was_there = request.may_have_run && request.noted == kAttributePresent;
   if (with_faults("backing.removexattr",

@@ -72,13 +72,15 @@ Result<Operations::Place> Operations::place_for_change(const Request& request, N
   return place;
 }
 
-/// What the kernel knew of the directory when it judged that may be old, where the host changes it too. Who
-/// asks by path was judged just now.
-bool Operations::may_change_names_in(const Request& request, const Directory& directory) const {
-  if (!rule_of(directory.zone).changes_underneath || request.uid == 0 || request.unique == 0) return true;
+bool Operations::may_still(const Request& request, Zone zone, int file, mode_t wanted) {
+  // Who asks by path was judged just now.
+  if (zone != Zone::kWorkdir || request.uid == 0 || request.unique == 0 || request.may_have_run) return true;
   struct stat status {};
-  return request.may_have_run ||
-         (::fstat(directory.file.get(), &status) == 0 && may_access(request, status, S_IWOTH | S_IXOTH));
+  return ::fstat(file, &status) == 0 && may_access(request, status, wanted);
+}
+
+bool Operations::may_change_names_in(const Request& request, const Directory& directory) {
+  return may_still(request, directory.zone, directory.file.get(), S_IWOTH | S_IXOTH);
 }
 
 Result<void> Operations::make_zone(Zone zone) {
@@ -285,14 +287,15 @@ bool Operations::is_last_name(std::optional<NodeId> id, const struct stat& statu
 }
 
 /// A name stopped standing for an inode that had `status` before. Of several names, others may have gone at
-/// the same time: then what is left counts.
+/// the same time, and the host may have given it another: then what is left counts.
 Operations::Nameless Operations::name_is_gone(const Directory& directory, const char* name,
                                               const struct stat& status, FileDescriptor held) {
   const InodeKey key{directory.volume, status.st_ino};
   const auto id = nodes_.id_of(key);
   struct stat now {};
   bool last = is_last_name(id, status);
-  if (id && !last && ::fstat(held.get(), &now) == 0) {
+  const bool may_differ = !last || (rule_of(directory.zone).changes_underneath && !S_ISDIR(status.st_mode));
+  if (id && may_differ && ::fstat(held.get(), &now) == 0) {
     now.st_nlink += 1;  // the name that is gone
     last = is_last_name(id, now);
   }

@@ -165,6 +165,10 @@ inline std::filesystem::path draft_of_record(const std::filesystem::path& record
   return record.parent_path() / ("." + record.filename().string());
 }
 
+/// Whether a directory is the one that a live mount whose daemon is gone had as its workdir, as far as that
+/// is known: what the kernel has of it is looked for there.
+bool may_be_workdir(const std::filesystem::path& runtime_dir, const SessionId& id, int directory);
+
 /// Whether a daemon that is dead left something of a session's mount in `runtime_dir`.
 bool has_left_mount(const std::filesystem::path& runtime_dir, const SessionId& id);
 

@@ -1,15 +1,35 @@
 #include "fusefs/state_files.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <fstream>
+#include <sstream>
 #include <system_error>
 
 namespace okcvm::fusefs {
 namespace {
 
-constexpr std::array<const char*, 5> kEndings{".state", ".nodes", ".changes", ".going", ".writers"};
+constexpr std::array<const char*, 6> kEndings{".state", ".nodes",   ".changes",
+                                              ".going", ".writers", ".workdir"};
+
+/// No other directory has this, not even one with the same number later; empty where it is not known.
+std::string identity_of(int directory) {
+  struct statx status {};
+  if (::statx(directory, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &status) != 0) return {};
+  std::ostringstream text;
+  text << status.stx_dev_major << ' ' << status.stx_dev_minor << ' ' << status.stx_ino << ' '
+       << status.stx_btime.tv_sec << ' ' << status.stx_btime.tv_nsec;
+  return text.str();
+}
+
+std::string first_line(const std::filesystem::path& file) {
+  std::string line;
+  std::getline(std::ifstream(file) >> std::ws, line);
+  return line;
+}
 
 }  // namespace
 
@@ -38,6 +58,17 @@ std::unordered_set<std::uint64_t> kept_writers(const std::filesystem::path& file
   std::ifstream in(file);
   for (std::uint64_t inode = 0; in >> inode;) inodes.insert(inode);
   return inodes;
+}
+
+void note_workdir(const std::filesystem::path& file, int directory) {
+  if (directory < 0) return void(::unlink(file.c_str()));
+  if (const auto identity = identity_of(directory); first_line(file) != identity)
+    std::ofstream(file) << identity << '\n';
+}
+
+bool may_be_workdir(const std::filesystem::path& runtime_dir, const SessionId& id, int directory) {
+  const auto noted = first_line(state_file(runtime_dir, id, StateFile::kWorkdir));
+  return noted.empty() || noted == identity_of(directory);
 }
 
 }  // namespace okcvm::fusefs

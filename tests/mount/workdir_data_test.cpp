@@ -227,6 +227,48 @@ TEST_F(Workdir, AFileThatTheHostGaveAwayIsNoLongerItsFormerOwners) {
   }
 }
 
+TEST_F(Workdir, AFileThatTheHostForbadeIsNoLongerOpenedOrChanged) {
+  std::filesystem::path path;
+  const auto opens = [&](int flags) {
+    return [&, flags](int) { return ::open(path.c_str(), flags) < 0 ? -1 : 0; };
+  };
+  const std::map<std::string, std::function<int(int)>> calls{
+      {"read", opens(O_RDONLY)},
+      {"write", opens(O_WRONLY)},
+      {"both", opens(O_RDWR)},
+      {"empty", opens(O_RDONLY | O_TRUNC)},
+      {"truncate", [&](int) { return ::truncate(path.c_str(), 1); }},
+      {"touch", [](int file) { return ::futimens(file, nullptr); }},
+      {"setxattr", [&](int) { return ::setxattr(path.c_str(), "user.a", "x", 1, 0); }},
+      {"removexattr", [&](int) { return ::removexattr(path.c_str(), "user.b"); }}};
+  for (const auto& [name, call] : calls)
+    for (const bool is_forbidden : {false, true}) {
+      const auto file = host() / (name + (is_forbidden ? "-forbidden" : ""));
+      write(file, "bytes", 0666);
+      ASSERT_OK(::chmod(file.c_str(), 0666));
+      ASSERT_OK(::setxattr(file.c_str(), "user.b", "x", 1, 0));
+      const auto before = stat_of(file);
+      const auto forbid = [&] { EXPECT_OK(::chmod(file.c_str(), is_forbidden ? 0600 : 0666)); };
+      path = workdir() / file.filename();
+      EXPECT_EQ(errno_name(after_giving_away(path, forbid, call)), is_forbidden ? "EACCES" : "ok") << name;
+      if (!is_forbidden) continue;
+      EXPECT_EQ(read(file), "bytes") << name;
+      EXPECT_EQ(stat_of(file).st_mtim.tv_nsec, before.st_mtim.tv_nsec) << name;
+    }
+}
+
+TEST_F(Workdir, AProgramThatMayOnlyBeRunIsRun) {
+  std::filesystem::copy_file("/bin/true", host() / "program");
+  ASSERT_OK(::chmod((host() / "program").c_str(), 0711));
+  ChildProcess bob([&](ChildProcess&) {
+    if (!become(kBob)) return 255;
+    if (::open((workdir() / "program").c_str(), O_RDONLY) >= 0 || errno != EACCES) return 254;
+    ::execl((workdir() / "program").c_str(), "program", nullptr);
+    return errno;
+  });
+  EXPECT_EQ(bob.join(), 0);
+}
+
 TEST_F(Workdir, AGroupThatTheHostGaveAFileRunsNoProgramOfOthers) {
   write(host() / "f", "program", 0755);
   ASSERT_OK(::chown((host() / "f").c_str(), kBob.uid, kBob.gid));

@@ -260,6 +260,29 @@ TEST_F(DaemonLives, TellOfAWorkdirThatWasMovedAway) {
   EXPECT_EQ(read(projects / "a/f"), "bytes");
 }
 
+/// What programs have of the former one would be looked for in it.
+TEST_F(DaemonLives, BindNoOtherDirectoryThatTookThePlaceOfAWorkdir) {
+  const auto projects = root_ / "projects";
+  std::filesystem::create_directories(projects / "a");
+  write(projects / "a/f", "former");
+  start({"--keeper", "--workdir-allow-root", projects});
+  create({{"id", "s1"}, {"workdir", projects / "a"}});
+  EXPECT_EQ(read(mount("s1") / "workdir/f"), "former");
+  std::filesystem::rename(projects / "a", projects / "b");
+  std::filesystem::create_directory(projects / "a");
+  write(projects / "a/f", "another");
+  for (int kills = 0; kills < 2; ++kills) {
+    kill_daemon();
+    ASSERT_TRUE(comes_true([&] { return ask("GET", "/v1/health").status == 200; }));
+    EXPECT_THAT(ask("GET", "/v1/health").json()["affected"][0]["reason"].get<std::string>(),
+                ::testing::HasSubstr("another directory is at its path"));
+    EXPECT_TRUE(comes_true([&] { return !std::filesystem::exists(mount("s1") / "workdir"); }));
+  }
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/unmount", "{}").status, 200);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/mount", "{}").status, 200);
+  EXPECT_EQ(read(mount("s1") / "workdir/f"), "another");
+}
+
 TEST_F(DaemonLives, OutliveAHangUpOfTheProcessThatServes) {
   start({"--keeper"});
   for (int sessions = 0; sessions < 2; ++sessions) {  // also where nothing is mounted

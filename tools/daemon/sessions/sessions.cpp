@@ -136,10 +136,11 @@ Result<Sessions::Entry> Sessions::make_entry(SessionRecord record) {
   return Entry{std::move(session), std::move(*pass)};
 }
 
-void Sessions::drop_entry(const SessionId& id) {
+void Sessions::drop_entry(const SessionId& id, const std::function<void()>& last) {
   for (const auto until : {Affected::Until::kMounted, Affected::Until::kRestored}) forget_affected(id, until);
   const MutexLock lock(mutex_);
   sessions_.erase(id.text());
+  if (last) last();
 }
 
 void Sessions::note_gone(const Session& session) {

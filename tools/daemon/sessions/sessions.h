@@ -209,7 +209,8 @@ class Sessions final {
     SessionGate::Pass pass;  // alone, since before anybody could find it
   };
   Result<Entry> make_entry(SessionRecord record) EXCLUDES(mutex_);
-  void drop_entry(const SessionId& id) EXCLUDES(mutex_);
+  /// Does `last` before there can be another session of this id.
+  void drop_entry(const SessionId& id, const std::function<void()>& last = nullptr) EXCLUDES(mutex_);
   void note_gone(const Session& session) EXCLUDES(mutex_);
   SessionPointer exact(const Peer& peer, std::string_view id) const EXCLUDES(mutex_);
   std::vector<SessionPointer> all() const EXCLUDES(mutex_);
@@ -230,7 +231,8 @@ class Sessions final {
   void tell(const Session& session, std::string_view type, std::string_view action) const;
 
   // sessions_mount.cpp: these need the gate alone
-  Result<fusefs::MountConfig> mount_config(const Session& session, std::optional<WorkdirFallback>& unbound);
+  Result<fusefs::MountConfig> mount_config(const Session& session, bool is_taken_over,
+                                           std::optional<WorkdirFallback>& unbound);
   Result<void> attach(Session& session, FileDescriptor kept_device = {});
   void attach_again(Session& session);
   Result<void> detach(Session& session, bool force);

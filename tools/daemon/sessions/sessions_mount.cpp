@@ -45,7 +45,7 @@ snapshots::StoreConfig Sessions::store_config(const SessionRecord& record) const
 }
 
 /// A workdir that cannot be bound now stays in the record: the next mount tries it again.
-Result<fusefs::MountConfig> Sessions::mount_config(const Session& session,
+Result<fusefs::MountConfig> Sessions::mount_config(const Session& session, bool is_taken_over,
                                                    std::optional<WorkdirFallback>& unbound) {
   const auto record = session.record();
   fusefs::MountConfig config{
@@ -76,6 +76,10 @@ Result<fusefs::MountConfig> Sessions::mount_config(const Session& session,
   }
   if (record.workdir) {
     auto opened = workdirs_.reopen(*record.workdir, record.owner_uid, record.owner_gid);
+    // What programs have of the former one must not be looked for in another.
+    if (opened && is_taken_over &&
+        !fusefs::may_be_workdir(config.runtime_dir, record.id, opened->directory.get()))
+      opened = fail(Code::kNotFound, "another directory is at its path now");
     if (opened) {
       config.workdir = std::move(opened->directory);
     } else {
@@ -136,10 +140,10 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   if (!session.store() && snapshots::is_half_restored(store_config(session.record())))
     return fail(Code::kBusy,
                 "a restore of it was broken off and has to be settled first: " + session.store_error());
-  std::optional<WorkdirFallback> unbound;
-  auto config = mount_config(session, unbound);
-  if (!config) return fail(config.error());
   const bool is_taken_over = static_cast<bool>(kept_device);
+  std::optional<WorkdirFallback> unbound;
+  auto config = mount_config(session, is_taken_over, unbound);
+  if (!config) return fail(config.error());
   auto mount = is_taken_over ? backends_.take_over(std::move(*config), std::move(kept_device))
                              : backends_.mount(std::move(*config));
   if (!mount) return fail(mount.error());
@@ -392,9 +396,8 @@ Result<bool> Sessions::remove_noted(Session& session, bool is_noted) {
       !removed)
     return fail(removed.error());
   note_gone(session);
-  drop_entry(session.id());  // first: who waits may want the id
-  session.gate().close();
-  tell(session, "session", "deleted");
+  drop_entry(session.id(), [&] { tell(session, "session", "deleted"); });
+  session.gate().close();  // last: who waits may want the id
   return true;
 }
 
