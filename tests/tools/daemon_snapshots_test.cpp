@@ -80,6 +80,24 @@ TEST_F(DaemonSnapshots, AreRestoredAtPathsThatAreNoText) {
   EXPECT_EQ(post("restore", {{"snapshot", id}, {"encoded_paths", {"outputs/d"}}}).json()["total"], 1);
 }
 
+TEST_F(DaemonSnapshots, TellOfAllThatIsNoTextSoThatItCanBeNamed) {
+  const auto outputs = mount("s1") / "outputs";
+  write(outputs / "n\xe9", "a file that is recognised by its content");
+  ASSERT_EQ(::mkfifo((outputs / "p\xe9").c_str(), 0644), 0);
+  const FileDescriptor open(::open((outputs / "w\xe9").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+  const auto snapshot = post("snapshots").json();
+  EXPECT_EQ(snapshot["encoded_in_flight"], json{"outputs/w%E9"}) << snapshot;
+  EXPECT_EQ(snapshot["encoded_left_out"], json{"outputs/p%E9"}) << snapshot;
+  std::filesystem::rename(outputs / "n\xe9", outputs / "plain");
+  const auto changes = get("diff")["changes"];
+  ASSERT_EQ(changes.size(), 1u) << changes;
+  EXPECT_EQ(changes[0]["kind"], "renamed");
+  EXPECT_EQ(changes[0]["encoded_renamed_from"], "outputs/n%E9");
+  std::filesystem::remove(outputs / "p\xe9");
+  write(outputs / "plain", "changed");
+  EXPECT_FALSE(post("snapshots").json().contains("encoded_left_out"));
+}
+
 TEST_F(DaemonSnapshots, AreVerifiedWithoutAWordOfWhereTheyAreKept) {
   write(file(), "one");
   ASSERT_EQ(post("snapshots").status, 201);

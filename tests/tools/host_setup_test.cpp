@@ -66,8 +66,9 @@ TEST(TheStateDirectory, IsNotUsedThroughLinks) {
   options.state_dir = top / "state";
   options.run_dir = top / "run";
   ASSERT_TRUE(daemon::make_directories(options));
-  for (const auto& folder : {options.state_dir / "discarded", options.state_dir / "workspaces",
-                             options.state_dir / "snapshots", options.run_dir / "sessions"}) {
+  for (const auto& folder :
+       {options.state_dir / "discarded", options.state_dir / "workspaces", options.state_dir / "snapshots",
+        options.state_dir / "changes", options.run_dir / "sessions"}) {
     std::filesystem::remove(folder);
     std::filesystem::create_directory_symlink(elsewhere.path(), folder);
     const auto made = daemon::make_directories(options);
@@ -76,6 +77,16 @@ TEST(TheStateDirectory, IsNotUsedThroughLinks) {
     std::filesystem::remove(folder);
   }
   EXPECT_TRUE(daemon::make_directories(options));
+}
+
+TEST(TheStateDirectory, ThatCannotBeMadeIsRefusedForItsReason) {
+  const ScratchDirectory top("state-refused");
+  daemon::Options options;
+  options.run_dir = top / "run";
+  options.state_dir = "/sys/okcvm";  // where nobody makes directories (EPERM)
+  const auto made = daemon::make_directories(options);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(errno_name(made.error().errno_value), "EPERM") << made.error().message;
 }
 
 }  // namespace

@@ -340,6 +340,25 @@ TEST_F(Sessions, OfAnAgentAreFoundOrMadeWhileTheyAreDeleted) {
   removed.get();
 }
 
+/// Who follows the events would take the next one for deleted.
+TEST_F(Sessions, AreToldOfAsDeletedBeforeOthersGetTheirId) {
+  create("s");
+  std::vector<std::string> told;
+  std::future<void> another;
+  const auto listening = events_.listen([&](const daemon::Event& event) {
+    if (event.data.find("deleted") != event.data.npos) {
+      another = std::async(std::launch::async, [&] { create("s"); });
+      another.wait_for(std::chrono::milliseconds(300));
+    }
+    told.push_back(event.data);
+  });
+  ASSERT_TRUE(sessions_->remove(root_, "s"));
+  another.get();
+  ASSERT_THAT(told, SizeIs(2));
+  EXPECT_THAT(told[0], ::testing::HasSubstr("deleted"));
+  EXPECT_THAT(told[1], ::testing::HasSubstr("created"));
+}
+
 TEST_F(Sessions, ThatAreGoneAreNoPrefixesOfOthers) {
   create("task-1");
   create("task-10");

@@ -36,14 +36,15 @@ constexpr std::chrono::seconds kLongestEnd{5};
 
 /// A directory of root's that nobody else can write to; made with its parents if it is absent.
 Result<void> make_directory(const std::filesystem::path& path, mode_t mode) {
-  if (::mkdir(path.c_str(), mode) != 0 && errno == ENOENT && path.has_parent_path() &&
-      path.parent_path() != path) {
+  const auto make = [&] { return ::mkdir(path.c_str(), mode) == 0 ? 0 : errno; };
+  int error = make();
+  if (error == ENOENT && path.has_parent_path() && path.parent_path() != path) {
     if (auto parent = make_directory(path.parent_path(), 0755); !parent) return parent;
-    ::mkdir(path.c_str(), mode);
+    error = make();
   }
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0)
-    return fail_errno(errno, "cannot make the directory " + path.string());
+    return fail_errno(error && error != EEXIST ? error : errno, "cannot make the directory " + path.string());
   if (!S_ISDIR(status.st_mode)) return fail(Code::kInvalidRequest, path.string() + " is not a directory");
   if (status.st_uid != 0) return fail(Code::kForbidden, path.string() + " must belong to root");
   return {};
@@ -182,8 +183,9 @@ Result<void> make_directories(const Options& options) {
   };
   const std::array rows{
       Row{options.state_dir, 0700, Links::kFollowed}, Row{options.state_dir / "workspaces", 0700},
-      Row{options.state_dir / "snapshots", 0700},     Row{options.state_dir / "discarded", 0700},
-      Row{options.run_dir, 0755, Links::kFollowed},   Row{options.run_dir / "sessions", 0700}};
+      Row{options.state_dir / "snapshots", 0700},     Row{options.state_dir / "changes", 0700},
+      Row{options.state_dir / "discarded", 0700},     Row{options.run_dir, 0755, Links::kFollowed},
+      Row{options.run_dir / "sessions", 0700}};
   for (const auto& row : rows)
     if (auto made = make_own_directory(row.path, row.mode, row.links); !made) return made;
   if (auto usable = check_device_numbers(options.state_dir / "workspaces"); !usable) return usable;

@@ -17,9 +17,17 @@ constexpr std::size_t kMostDifferences = 10'000;  // of one answer, which is hel
 constexpr std::size_t kMostNotes = 1000;          // of one snapshot; an answer may list many
 
 void add_paths(Json& view, const char* name, const std::vector<RelPath>& paths) {
-  std::vector<std::string> texts;
-  for (const auto& path : paths) texts.push_back(path.text());
+  std::vector<std::string> texts, encoded;
+  bool are_text = true;
+  for (const auto& path : paths) {
+    texts.push_back(path.text());
+    encoded.push_back(percent_encoded_path(path.text()));
+    are_text = are_text && is_utf8(path.text());
+  }
   add_notes(view, name, texts);
+  if (are_text) return;
+  encoded.resize(std::min(encoded.size(), kMostNotes));
+  view["encoded_" + std::string(name)] = std::move(encoded);
 }
 
 std::string_view kind_name(snapshots::DifferenceKind kind) {
@@ -52,8 +60,8 @@ std::size_t size_of_texts(const Json& row) {
   return size;
 }
 
-void add_encoded_path(Json& view, const RelPath& path) {
-  if (!is_utf8(path.text())) view["encoded_path"] = percent_encoded_path(path.text());
+void add_encoded_path(Json& view, const RelPath& path, const char* name) {
+  if (!is_utf8(path.text())) view[name] = percent_encoded_path(path.text());
 }
 
 Json view_of_session(const Service& service, const Session& session, bool counters) {
@@ -131,7 +139,10 @@ void add_differences(Json& view, const char* name, const std::vector<snapshots::
     row["kind"] = kind_name(difference.kind);
     row["path"] = difference.path.text();
     add_encoded_path(row, difference.path);
-    if (difference.renamed_from) row["renamed_from"] = difference.renamed_from->text();
+    if (const auto& from = difference.renamed_from) {
+      row["renamed_from"] = from->text();
+      add_encoded_path(row, *from, "encoded_renamed_from");
+    }
     if (difference.old_size) row["old_size"] = *difference.old_size;
     if (difference.new_size) row["new_size"] = *difference.new_size;
     if (difference.old_mode) row["old_mode"] = mode_text(*difference.old_mode);

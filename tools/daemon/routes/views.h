@@ -22,7 +22,7 @@ inline constexpr std::size_t kMostTexts = 4 << 20;
 std::size_t size_of_texts(const Json& row);
 
 /// Adds `encoded_path` where JSON cannot tell a path byte by byte: percent-encoded, for a request's target.
-void add_encoded_path(Json& view, const RelPath& path);
+void add_encoded_path(Json& view, const RelPath& path, const char* name = "encoded_path");
 
 Response json_response(const Json& value, int status = 200);
 
