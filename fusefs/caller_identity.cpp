@@ -33,6 +33,11 @@ const CapabilityWords& own_capabilities() {
   return words;
 }
 
+void set_capabilities(const CapabilityWords& words) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  ::syscall(SYS_capset, &header, words.data());
+}
+
 Identity& current() {
   // A thread starts as the one that made it. Numbers that are none change nothing and tell what was.
   thread_local Identity identity{static_cast<uid_t>(::setfsuid(static_cast<uid_t>(-1))),
@@ -46,10 +51,7 @@ void become(uid_t uid, gid_t gid) {
   if (now.uid != uid) {
     const auto& capabilities = own_capabilities();
     ::setfsuid(uid);  // takes the rights over files away with root's number
-    if (now.uid == 0) {
-      __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-      ::syscall(SYS_capset, &header, capabilities.data());
-    }
+    if (now.uid == 0) set_capabilities(capabilities);
   }
   now.uid = uid;
   now.gid = gid;
@@ -68,6 +70,16 @@ CallerIdentity::~CallerIdentity() {
 void CallerIdentity::keep_in_this_thread() {
   drop();
   current().stays = true;
+}
+
+OwnersRights::OwnersRights() {
+  auto words = own_capabilities();
+  words[CAP_TO_INDEX(CAP_FOWNER)].effective &= ~CAP_TO_MASK(CAP_FOWNER);
+  set_capabilities(words);
+}
+
+OwnersRights::~OwnersRights() {
+  set_capabilities(own_capabilities());
 }
 
 void CallerIdentity::drop() {

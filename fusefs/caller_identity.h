@@ -21,10 +21,28 @@ class CallerIdentity {
   static void drop();
 };
 
+/// While it stands, this thread may not do what only an inode's owner may (CAP_FOWNER).
+class OwnersRights {
+ public:
+  OwnersRights();
+  ~OwnersRights();
+  OwnersRights(const OwnersRights&) = delete;
+  OwnersRights& operator=(const OwnersRights&) = delete;
+};
+
 /// Runs a system call that makes something, as the caller's.
 template <typename Call>
 auto as_caller(const Request& caller, Call call) {
   const CallerIdentity identity(caller);
+  return call();
+}
+
+/// Runs a system call that takes a name away, which in a sticky directory of others is refused (EPERM) unless
+/// the caller owns what stands there in that moment.
+template <typename Call>
+auto as_owner(const Request& caller, Call call) {
+  const CallerIdentity identity(caller);
+  const OwnersRights rights;
   return call();
 }
 

@@ -343,6 +343,8 @@ class Operations {
   /// judges by what it was told; the host may have put another file there since, or given it to somebody
   /// else.
   bool may_take_away(const Request& request, const Directory& directory, const struct stat& status) const;
+  /// Whether it is such a directory to the caller, and not one of his.
+  static bool is_sticky_to(const Request& request, const Directory& directory);
   /// The same of a directory that is to go to another one: its own ".." changes (rename(2), EACCES).
   static bool may_be_carried_off(const Request& request, const Directory& from, const Directory& to,
                                  const struct stat& status);

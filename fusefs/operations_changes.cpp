@@ -247,6 +247,13 @@ bool Operations::may_take_away(const Request& request, const Directory& director
          is_owner_or_capable(request, status, CAP_FOWNER);
 }
 
+bool Operations::is_sticky_to(const Request& request, const Directory& directory) {
+  struct stat status {};
+  return rule_of(directory.zone).changes_underneath && request.uid != 0 &&
+         ::fstat(directory.file.get(), &status) == 0 && (status.st_mode & S_ISVTX) &&
+         request.uid != status.st_uid;
+}
+
 bool Operations::may_be_carried_off(const Request& request, const Directory& from, const Directory& to,
                                     const struct stat& status) {
   return from.id == to.id || !S_ISDIR(status.st_mode) || !rule_of(from.zone).changes_underneath ||
@@ -378,8 +385,11 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
   request.note(status.st_ino);
   recorder_.record_entry(**place, name);
   before_removal(**place, status, held.get());
-  if (with_faults("backing.unlink", [&] { return ::unlinkat((*place)->file.get(), name, flags); }) != 0)
-    return fail_errno(errno);
+  // The host may put another's there at any moment.
+  const bool as_owners = request.uid == status.st_uid && is_sticky_to(request, **place);
+  const auto unlink = [&] { return ::unlinkat((*place)->file.get(), name, flags); };
+  if (with_faults("backing.unlink", [&] { return as_owners ? as_owner(request, unlink) : unlink(); }) != 0)
+    return fail_errno(as_owners && errno == EPERM ? ESTALE : errno);
   attributes_changed(parent);
   const Nameless inode = name_is_gone(**place, name, status, std::move(held));
   if (inode) make_room(*inode, (*place)->volume);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fusefs/caller_identity.h"
 #include "fusefs/operations.h"
 #include "policy/fault.h"
 
@@ -106,9 +107,13 @@ Result<Operations::Renamed> Operations::move(const Request& request, const Direc
   const bool replaces = has_target && !same_file && !(flags & (RENAME_EXCHANGE | RENAME_NOREPLACE));
   if (replaces) before_removal(to, target, replaced.get());
   if (!same_file) recorder_.record_rename(from, name, to, new_name, source, flags);
-  if (with_faults("backing.rename",
-                  [&] { return ::renameat2(from.file.get(), name, to.file.get(), new_name, flags); }) != 0) {
-    const int error = errno;
+  const auto rename = [&] { return ::renameat2(from.file.get(), name, to.file.get(), new_name, flags); };
+  // The host may put another's there at any moment.
+  const bool from_sticky = is_sticky_to(request, from), to_sticky = has_target && is_sticky_to(request, to);
+  const bool as_owners = (from_sticky || to_sticky) && (!from_sticky || request.uid == source.st_uid) &&
+                         (!to_sticky || request.uid == target.st_uid);
+  if (with_faults("backing.rename", [&] { return as_owners ? as_owner(request, rename) : rename(); }) != 0) {
+    const int error = as_owners && errno == EPERM ? ESTALE : errno;
     if (!same_file) recorder_.record_refused_rename(from, name, to, new_name);
     return fail_errno(error);
   }

@@ -4,9 +4,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,136 +16,13 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/mount/daemon_process.h"
-#include "tests/mount/sweep_calls.h"
-#include "tests/support/manifest.h"
-#include "tests/support/mounted_session.h"
+#include "tests/mount/sweep.h"
 
 namespace okcvm::test {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::IsEmpty;
-
-class Sweep : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (const auto reason = why_no_mounts(); !reason.empty()) GTEST_SKIP() << reason;
-    Watchdog::instance().expect_progress(Watchdog::usual_limit());
-    start();
-    if (daemon_->ask("survives") != "yes") GTEST_SKIP() << "mounts do not outlive their daemon here";
-  }
-  void TearDown() override {
-    daemon_.reset();
-    place_.reset();
-    ::unsetenv("OKCVM_FAULT");
-    Watchdog::instance().rest();
-  }
-
-  void start(const Session::Adjust& adjust = nullptr) {
-    daemon_.reset();
-    place_ = std::make_unique<SessionPlace>();
-    ::setenv("OKCVM_FAULT", ("file:" + fault().string()).c_str(), 1);
-    daemon_ = std::make_unique<DaemonProcess>(*place_, adjust);
-    ASSERT_TRUE(daemon_->mount()) << daemon_->why();
-  }
-
-  fs::path fault() const { return place_->scratch() / "fault"; }
-  fs::path outputs() const { return place_->outputs(); }
-
-  /// Makes `call` in a process of its own, in a directory.
-  std::string make(
-      const Call& call, const fs::path& here, const std::function<void()>& meanwhile = [] {}) {
-    ChildProcess client([&](ChildProcess& self) {
-      self.send(become(call.user) ? call.make(here) : "nobody");
-      return 0;
-    });
-    takeovers_ += daemon_->serve_until_end_of(client.pid(), meanwhile);
-    const auto seen = client.receive();
-    EXPECT_EQ(client.join(), 0);
-    return seen;
-  }
-
-  void arm(const std::string& faults) {
-    takeovers_ = 0;
-    write(place_->scratch() / "draft", faults);
-    fs::rename(place_->scratch() / "draft", fault());
-  }
-  /// A program's end is followed by requests of its own, in which the daemon may die as well.
-  void disarm() {
-    for (bool is_alive = false;
-         !is_alive || fs::exists(fault());) {  // what dies just now writes the file again
-      fs::remove(fault());
-      is_alive = !daemon_->ask("nodes").empty();
-      if (is_alive) continue;
-      ++takeovers_;
-      daemon_->reap();
-      if (daemon_->take_over()) continue;
-      ASSERT_LT(takeovers_, 100) << daemon_->why();
-    }
-  }
-
-  static void prepare(const Call& call, const fs::path& here) {
-    ASSERT_OK(::mkdir(here.c_str(), 0777));
-    ASSERT_OK(::chmod(here.c_str(), 0777));
-    ASSERT_EQ(run_script(call.prepare, here).output, "");
-  }
-
-  /// Makes the call while deaths happen as `faults` says. Answers whether any did.
-  bool dies(const Call& call, const std::string& faults, const std::string& where) {
-    prepare(call, outputs() / where);
-    prepare(call, place_->plain() / where);
-    daemon_->ask("forget changes");
-    arm(faults);
-    const auto seen = make(call, outputs() / where);
-    disarm();
-    EXPECT_EQ(seen, make(call, place_->plain() / where));
-    ManifestScope scope;
-    scope.times = false;
-    EXPECT_THAT(differences(manifest_of(place_->plain() / where), manifest_of(outputs() / where), scope),
-                IsEmpty());
-    EXPECT_THAT(differences(manifest_of(outputs() / where),
-                            manifest_of(place_->workspace() / "outputs" / where), scope),
-                IsEmpty());
-    if (*call.changed) {
-      EXPECT_EQ(daemon_->ask("changed outputs/" + where + "/" + call.changed), "yes");
-    }
-    expect_all_closed(where);
-    return takeovers_ > 0;
-  }
-
-  /// Once they are removed, neither the driver nor the kernel on its behalf (a backing id) has the files of a
-  /// directory open any more: a write lease is for who has a file open alone. The last RELEASE may be on its
-  /// way still.
-  void expect_all_closed(const std::string& where) {
-    std::map<ino_t, FileDescriptor> files;
-    for (const auto& entry : fs::recursive_directory_iterator(place_->workspace() / "outputs" / where))
-      if (entry.is_regular_file() && !entry.is_symlink())
-        files[stat_of(entry.path()).st_ino] =
-            FileDescriptor(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
-    fs::remove_all(outputs() / where);
-    for (const auto& [inode, file] : files) {
-      int tries = 0;
-      for (; ::fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0 && tries < kMostTries; ++tries)
-        daemon_->ask("nodes");
-      EXPECT_LT(tries, kMostTries) << "a file is still open";
-    }
-    int tries = 0;
-    for (; has_hidden_files() && tries < kMostTries; ++tries) daemon_->ask("nodes");
-    EXPECT_LT(tries, kMostTries) << "a removed file still has a hidden name";
-  }
-
-  bool has_hidden_files() const {
-    const auto names = list(place_->workspace());
-    return std::any_of(names.begin(), names.end(),
-                       [](const std::string& name) { return name.starts_with(".orphan"); });
-  }
-
-  static constexpr int kMostTries = 10'000;
-  std::unique_ptr<SessionPlace> place_;
-  std::unique_ptr<DaemonProcess> daemon_;
-  int takeovers_ = 0;
-};
 
 std::string name_of_call(const ::testing::TestParamInfo<Call>& row) {
   std::string name;
@@ -414,93 +289,6 @@ TEST_F(MoveToADeeperPlace, LetsNoLinkLeadOutBeforeTheKernelHearsOfIt) {
     disarm();
     if (HasFailure() || takeovers_ == 0) break;
     ASSERT_LT(n, 100);
-  }
-}
-
-using InWorkdir = Sweep;
-
-/// Where the host can append, too, an append has no place of its own, and one that is asked for again could
-/// be made twice.
-TEST_F(InWorkdir, AppendsAreMadeOnce) {
-  const ScratchDirectory host("workdir");
-  start([&](fusefs::MountConfig& config) {
-    config.workdir = open_file(host.path(), O_RDONLY | O_DIRECTORY);
-    config.passthrough = fusefs::Passthrough::kOff;
-  });
-  const Call call{"", "", append_records, ""};
-  for (int n = 1;; ++n) {
-    SCOPED_TRACE("death at point " + std::to_string(n));
-    write(host.path() / "file", "zero\n");
-    arm("kill:" + std::to_string(n) + "\nkill:" + std::to_string(n % 3 + 1));
-    const auto seen = make(call, place_->mount() / "workdir");
-    disarm();
-    EXPECT_EQ(read(host.path() / "file"), "zero\none\ntwo\nthree\n");
-    EXPECT_EQ(seen, "okokok19");
-    if (HasFailure() || takeovers_ == 0) break;
-    ASSERT_LT(n, 100);
-  }
-}
-
-/// Of a directory that the host changes while one program's listing of it is on its way, and another one
-/// asks.
-TEST_F(InWorkdir, AListingThatComesLateDoesNotStay) {
-  constexpr int kMostRounds = 20;
-  const ScratchDirectory host("workdir");
-  start(
-      [&](fusefs::MountConfig& config) { config.workdir = open_file(host.path(), O_RDONLY | O_DIRECTORY); });
-  for (int n = 0; n < kMostRounds; ++n) {
-    const auto there = host.path() / std::to_string(n);
-    const auto here = place_->mount() / "workdir" / std::to_string(n);
-    fs::create_directory(there);
-    write(there / "old", "");
-    const auto before = stat_of(here).st_mtim;
-    arm("delay:listing.read:500");
-    ChildProcess late([&](ChildProcess& self) {
-      self.send(list(here).front());
-      return 0;
-    });
-    wait_until_within(late.pid(), SYS_getdents64);
-    fs::rename(there / "old", there / "new");
-    ChildProcess other([&](ChildProcess&) {
-      while (stat_of(here).st_mtim.tv_nsec == before.tv_nsec) std::this_thread::yield();
-      list(here);
-      return 0;
-    });
-    const auto seen = late.receive();
-    EXPECT_EQ(late.join(), 0);
-    EXPECT_EQ(other.join(), 0);
-    disarm();
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    while (list(here).front() != "new" && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-    EXPECT_EQ(list(here).front(), "new");
-    if (seen == "old") return;
-  }
-  FAIL() << "no listing was late";
-}
-
-/// The host gives a file another name while its only one is removed here.
-TEST_F(InWorkdir, AFileThatTheHostLinksAsItIsRemovedStaysTheOneThatItIs) {
-  const ScratchDirectory host("workdir");
-  start(
-      [&](fusefs::MountConfig& config) { config.workdir = open_file(host.path(), O_RDONLY | O_DIRECTORY); });
-  for (int n = 0; n < 5; ++n) {
-    const auto name = std::to_string(n), other = name + "-kept";
-    const auto workdir = place_->mount() / "workdir";
-    write(host.path() / name, "bytes");
-    const auto file = open_file(workdir / name, O_RDWR);
-    EXPECT_OK(::flock(file.get(), LOCK_EX));
-    arm("delay:backing.unlink:100");
-    ChildProcess remover([&](ChildProcess&) { return ERRNO_OF(::unlink((workdir / name).c_str())); });
-    wait_until_within(remover.pid(), SYS_unlink);
-    for (int i = 0; i < 20; ++i) there_is(outputs() / (name + std::to_string(i)));  // until it has begun
-    EXPECT_OK(::link((host.path() / name).c_str(), (host.path() / other).c_str()));
-    EXPECT_EQ(remover.join(), 0);
-    disarm();
-    const auto kept = open_file(workdir / other, O_RDWR);
-    EXPECT_EQ(stat_of(kept).st_ino, stat_of(file).st_ino);
-    EXPECT_ERRNO(EWOULDBLOCK, ::flock(kept.get(), LOCK_EX | LOCK_NB));
-    EXPECT_EQ(stat_of(kept).st_nlink, 1u);
-    EXPECT_EQ(stat_of(file).st_nlink, 1u);
   }
 }
 
