@@ -288,11 +288,13 @@ class Operations {
   using Place = std::shared_ptr<const Directory>;
   Result<Place> place_for_change(const Request& request, NodeId parent, const char* name,
                                  std::string_view operation);
-  /// Whether the caller has all rights `wanted` (of S_IRWXO) to what `file` is open on. The kernel judged by
-  /// what it knew of that, which may be old where the host changes it too.
+  /// Whether the kernel judged the caller by what may be old, as the host can change it, too.
+  static bool is_judged_again(const Request& request, Zone zone);
+  /// Then: whether he has all rights `wanted` (of S_IRWXO) to what `file` is open on.
   static bool may_still(const Request& request, Zone zone, int file, mode_t wanted);
   static bool may_change_names_in(const Request& request, const Directory& directory);
-  static bool may_still_open(const Request& request, const Node& node, int file, int flags);
+  /// `flags`: open(2)'s. EACCES
+  Result<void> judge_open(const Request& request, const Node& node, int flags);
   /// Counts and reports a refusal by the zone rules, and makes it the error.
   Unexpected deny(std::string_view operation, NodeId parent, const char* name, int errno_value);
   Result<Node> changeable(NodeId id, std::string_view operation);

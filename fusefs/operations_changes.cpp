@@ -72,11 +72,15 @@ Result<Operations::Place> Operations::place_for_change(const Request& request, N
   return place;
 }
 
-bool Operations::may_still(const Request& request, Zone zone, int file, mode_t wanted) {
+bool Operations::is_judged_again(const Request& request, Zone zone) {
   // Who asks by path was judged just now.
-  if (zone != Zone::kWorkdir || request.uid == 0 || request.unique == 0 || request.may_have_run) return true;
+  return zone == Zone::kWorkdir && request.uid != 0 && request.unique != 0 && !request.may_have_run;
+}
+
+bool Operations::may_still(const Request& request, Zone zone, int file, mode_t wanted) {
   struct stat status {};
-  return ::fstat(file, &status) == 0 && may_access(request, status, wanted);
+  return !is_judged_again(request, zone) ||
+         (::fstat(file, &status) == 0 && may_access(request, status, wanted));
 }
 
 bool Operations::may_change_names_in(const Request& request, const Directory& directory) {
@@ -209,8 +213,8 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
   }
   auto place = place_for_change(request, parent, name, "link");
   if (!place) return fail(place.error());
-  recorder_.record(*node,
-                   ChangeKind::kContent);  // from now on it may be written under a name that is not watched
+  // From now on it may be written under a name that is not watched.
+  recorder_.record(*node, ChangeKind::kContent);
   recorder_.record_entry(**place, name);
   request.note(node->key.inode);
   // Nobody finds a file that had no name by its new one before its node has that.

@@ -135,12 +135,17 @@ Opened Operations::opened_before(FileId file, NodeId id) const {
   return opened;
 }
 
-bool Operations::may_still_open(const Request& request, const Node& node, int file, int flags) {
+Result<void> Operations::judge_open(const Request& request, const Node& node, int flags) {
   constexpr int kRuns = 040;  // FMODE_EXEC, as execve(2) opens
+  if (!is_judged_again(request, node.zone)) return {};
+  const auto file = attribute_file(node);
+  if (!file) return fail(file.error());
   const bool writes = wants_to_write(flags) || (flags & O_TRUNC);
   const bool reads = (flags & O_ACCMODE) != O_WRONLY;
   const mode_t to_read = flags & kRuns ? S_IXOTH : S_IROTH;
-  return may_still(request, node.zone, file, (reads ? to_read : 0) | (writes ? S_IWOTH : 0));
+  if (may_still(request, node.zone, (*file)->get(), (reads ? to_read : 0) | (writes ? S_IWOTH : 0)))
+    return {};
+  return fail_errno(EACCES);
 }
 
 Result<Opened> Operations::open(const Request& request, NodeId id, int flags) {
@@ -152,13 +157,10 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags) {
       return deny("open", node->parent, node->name.c_str(), error);
   if (id == kMetadataNode) return Opened{};
   const auto known = request.may_have_run ? state_.file_opened_by(request.unique) : std::nullopt;
+  if (auto judged = judge_open(request, *node, flags); !judged) return fail(judged.error());
   // The kernel says EIO where it cannot open what is passed through, whatever the reason (a file that the
   // host made immutable, a file system that became read-only), and held files were opened when it may have
   // been another thing.
-  if (node->zone == Zone::kWorkdir && !known)
-    if (const auto inode = attribute_file(*node);
-        !inode || !may_still_open(request, *node, (*inode)->get(), flags))
-      return inode ? fail_errno(EACCES) : fail(inode.error());
   if (wants_to_write(flags) && !known)
     if (auto allowed = open_backing(*node, flags & (O_ACCMODE | O_APPEND)); !allowed)
       return fail(allowed.error());
