@@ -10,42 +10,25 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 
-#include "tests/mount/daemon_process.h"
 #include "tests/mount/sweep_calls.h"
+#include "tests/mount/take_over.h"
 #include "tests/support/manifest.h"
 #include "tests/support/mounted_session.h"
 
 namespace okcvm::test {
 
 /// A session whose daemon can be made to die, wait or fail at its fault points, and is replaced then.
-class Sweep : public ::testing::Test {
+class Sweep : public TakeOver {
  protected:
-  void SetUp() override {
-    if (const auto reason = why_no_mounts(); !reason.empty()) GTEST_SKIP() << reason;
-    Watchdog::instance().expect_progress(Watchdog::usual_limit());
-    start();
-    if (daemon_->ask("survives") != "yes") GTEST_SKIP() << "mounts do not outlive their daemon here";
-  }
   void TearDown() override {
-    daemon_.reset();
-    place_.reset();
+    TakeOver::TearDown();
     ::unsetenv("OKCVM_FAULT");
-    Watchdog::instance().rest();
   }
-
-  void start(const Session::Adjust& adjust = nullptr) {
-    daemon_.reset();
-    place_ = std::make_unique<SessionPlace>();
-    ::setenv("OKCVM_FAULT", ("file:" + fault().string()).c_str(), 1);
-    daemon_ = std::make_unique<DaemonProcess>(*place_, adjust);
-    ASSERT_TRUE(daemon_->mount()) << daemon_->why();
-  }
+  void before_mount() override { ::setenv("OKCVM_FAULT", ("file:" + fault().string()).c_str(), 1); }
 
   std::filesystem::path fault() const { return place_->scratch() / "fault"; }
-  std::filesystem::path outputs() const { return place_->outputs(); }
 
   /// Makes `call` in a process of its own, in a directory.
   std::string make(
@@ -137,8 +120,6 @@ class Sweep : public ::testing::Test {
   }
 
   static constexpr int kMostTries = 10'000;
-  std::unique_ptr<SessionPlace> place_;
-  std::unique_ptr<DaemonProcess> daemon_;
   int takeovers_ = 0;
 };
 

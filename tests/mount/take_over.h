@@ -26,9 +26,7 @@ class TakeOver : public ::testing::Test {
   void SetUp() override {
     if (const auto reason = why_no_mounts(); !reason.empty()) GTEST_SKIP() << reason;
     Watchdog::instance().expect_progress(Watchdog::usual_limit());
-    place_ = std::make_unique<SessionPlace>();
-    daemon_ = std::make_unique<DaemonProcess>(*place_);
-    ASSERT_TRUE(daemon_->mount()) << daemon_->why();
+    ASSERT_NO_FATAL_FAILURE(start());
     if (daemon_->ask("survives") != "yes") GTEST_SKIP() << "mounts do not outlive their daemon here";
   }
   void TearDown() override {
@@ -36,6 +34,16 @@ class TakeOver : public ::testing::Test {
     place_.reset();
     Watchdog::instance().rest();
   }
+
+  /// Anew, with nothing of the session that was there.
+  void start(const Session::Adjust& adjust = nullptr) {
+    daemon_.reset();
+    place_ = std::make_unique<SessionPlace>();
+    before_mount();
+    daemon_ = std::make_unique<DaemonProcess>(*place_, adjust);
+    ASSERT_TRUE(daemon_->mount()) << daemon_->why();
+  }
+  virtual void before_mount() {}
 
   DaemonProcess& daemon() { return *daemon_; }
   std::filesystem::path outputs() const { return place_->outputs(); }
@@ -73,7 +81,6 @@ class TakeOver : public ::testing::Test {
     EXPECT_EQ(worker.join(), 0);
   }
 
- private:
   std::unique_ptr<SessionPlace> place_;
   std::unique_ptr<DaemonProcess> daemon_;
 };
