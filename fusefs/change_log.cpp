@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -33,7 +34,7 @@ struct ChangeLog::Header {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x6f6b63766d636c01;  // "okcvmcl", version 1
-constexpr std::uint64_t kRestingMagic = kMagic + 1;   // version 2 says what its records are counted from
+constexpr std::uint64_t kRestingMagic = kMagic + 2;   // version 3 has a checksum
 constexpr std::size_t kHeaderSize = 256;
 constexpr std::size_t kMaxLog = 256u << 20;
 constexpr std::size_t kUsefulLog = 8u << 20;  // past that one full comparison is cheaper than a replay
@@ -44,6 +45,19 @@ struct RecordHead {
   std::uint16_t target_size;
   ChangeKind kind;
 };
+
+/// What a record at rest begins with; the changes follow as they are in the live one.
+struct RestingHead {
+  std::uint64_t magic = kRestingMagic;
+  std::array<char, 40> counts_from{};
+  std::uint64_t checksum = 0;  // CRC-32 of what it is counted from and of the changes
+};
+
+std::uint64_t checksum_of(const std::array<char, 40>& counts_from, const std::byte* records,
+                          std::size_t size) {
+  const auto start = crc32_z(0, reinterpret_cast<const Bytef*>(counts_from.data()), counts_from.size());
+  return crc32_z(start, reinterpret_cast<const Bytef*>(records), size);
+}
 
 std::size_t padded_size(std::size_t text_size) {
   return (sizeof(RecordHead) + text_size + 7) / 8 * 8;
@@ -317,11 +331,11 @@ void ChangeLog::drop_until(std::uint64_t position) {
 
 // -- Between mounts
 
-void ChangeLog::rest() {
+void ChangeLog::rest(const std::function<bool()>& sync) {
   MutexLock lock(mutex_);
   if (is_stale_) wake();
   const Header& state = header();
-  if (!config_.enabled || state.rescan || resting_exists_) return;
+  if (!config_.enabled || state.rescan || resting_exists_ || !sync()) return;
   const auto folder = config_.resting.parent_path();
   if (!is_ours_alone(folder)) return;
   const auto draft = draft_of_record(config_.resting);
@@ -330,11 +344,11 @@ void ChangeLog::rest() {
       ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return;
   const std::byte* records = region_.data() + kHeaderSize + (state.start - state.base);
-  const auto* magic = reinterpret_cast<const std::byte*>(&kRestingMagic);
-  const auto* counts_from = reinterpret_cast<const std::byte*>(state.counts_from.data());
-  if (!write_all(file.get(), magic, sizeof kRestingMagic) ||
-      !write_all(file.get(), counts_from, state.counts_from.size()) ||
-      !write_all(file.get(), records, state.end - state.start) || ::fsync(file.get()) != 0 ||
+  const std::size_t size = state.end - state.start;
+  RestingHead head{.counts_from = state.counts_from};
+  head.checksum = checksum_of(head.counts_from, records, size);
+  if (!write_all(file.get(), reinterpret_cast<const std::byte*>(&head), sizeof head) ||
+      !write_all(file.get(), records, size) || ::fsync(file.get()) != 0 ||
       with_faults("changes.rest", [&] { return ::rename(draft.c_str(), config_.resting.c_str()); }) != 0 ||
       !sync_folder(folder))
     ::unlink(draft.c_str());
@@ -343,21 +357,21 @@ void ChangeLog::rest() {
 }
 
 bool ChangeLog::load_resting() {
-  const FileDescriptor file(::open(config_.resting.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const FileDescriptor file(::open(config_.resting.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file || !is_ours_alone(config_.resting.parent_path())) return false;
   struct stat status {};
-  std::uint64_t magic = 0;
-  std::array<char, 40> counts_from{};
-  constexpr std::size_t kHead = sizeof magic + sizeof counts_from;
-  if (::fstat(file.get(), &status) != 0 || ::read(file.get(), &magic, sizeof magic) != sizeof magic ||
-      magic != kRestingMagic ||
-      ::read(file.get(), counts_from.data(), counts_from.size()) != ssize_t{sizeof counts_from})
+  RestingHead head;
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+      ::read(file.get(), &head, sizeof head) != ssize_t{sizeof head} || head.magic != kRestingMagic)
     return false;
-  const std::size_t size = static_cast<std::size_t>(status.st_size) - kHead;
+  const std::size_t size = static_cast<std::size_t>(status.st_size) - sizeof head;
   if (size > kMaxLog || !region_.reserve(kHeaderSize + size)) return false;
-  if (::read(file.get(), region_.data() + kHeaderSize, size) != static_cast<ssize_t>(size)) return false;
+  std::byte* const records = region_.data() + kHeaderSize;
+  if (::read(file.get(), records, size) != static_cast<ssize_t>(size) ||
+      checksum_of(head.counts_from, records, size) != head.checksum)
+    return false;
   header().end = size;
-  header().counts_from = counts_from;
+  header().counts_from = head.counts_from;
   resting_exists_ = true;
   return true;
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -49,7 +50,8 @@ class ChangeLog {
 
   /// Puts the log to rest for the next mount, durably. Where that cannot be done (a full disk), and after
   /// losing track, there is no file then, and the next mount asks for the full comparison.
-  void rest() EXCLUDES(mutex_);
+  /// `sync` brings what the record speaks of to the disk before; false: it could not.
+  void rest(const std::function<bool()>& sync) EXCLUDES(mutex_);
 
  private:
   struct Header;

@@ -47,8 +47,8 @@ Result<FileDescriptor> prepare_mount_point(const std::filesystem::path& path) {
   return place;
 }
 
-/// The sessions that are there need some for their files and folders, which they open as they are used: none
-/// is made of the last ones. Numbers are given from the lowest on.
+}  // namespace
+
 Result<void> leave_descriptors(int latest) {
   constexpr rlim_t kReserve = 8192;
   rlimit limit{};
@@ -59,8 +59,6 @@ Result<void> leave_descriptors(int latest) {
               "are there: unmount some, or raise LimitNOFILE= (" +
                   std::to_string(limit.rlim_cur) + ")");
 }
-
-}  // namespace
 
 std::optional<dev_t> mounted_at(const std::filesystem::path& path) {
   struct statx status {};

@@ -26,6 +26,10 @@ std::optional<dev_t> served_through(int device);
 /// calls. The errno (EBUSY: in use), or 0; nothing there is none.
 int unmount_at(const std::filesystem::path& path, bool force);
 
+/// Whether a descriptor of this number may be the daemon's last one but for those that the sessions which are
+/// there open as they are used; else `quota_exceeded`. Numbers are given from the lowest on.
+Result<void> leave_descriptors(int latest);
+
 /// Makes the mount point and mounts on it; answers the /dev/fuse descriptor. `busy` if something is there
 /// already, `not_found` if its parent is missing, `forbidden` if /dev/fuse cannot be used.
 Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point);

@@ -57,6 +57,7 @@ Result<std::unique_ptr<Workspace>> open_workspace(MountConfig& config) {
   folders.owner_gid = config.owner_gid;
   folders.workdir = std::move(config.workdir);
   folders.use_handles = config.file_handles;
+  folders.skill_numbers = state_file(config.runtime_dir, config.id, StateFile::kSkills);
   auto workspace = Workspace::open(std::move(folders));
   if (!workspace) return workspace;
   for (auto& skill : config.skills)
@@ -192,6 +193,7 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
   };
   if (config.workdir || start == Start::kAnew)
     note_workdir(state_of(StateFile::kWorkdir), config.workdir.get());
+  if (start == Start::kAnew) ::unlink(state_of(StateFile::kSkills).c_str());
   auto workspace = open_workspace(config);
   if (!workspace) return fail(workspace.error());
   auto state = SessionState::open(state_of(StateFile::kState), state_of(StateFile::kGoing), start);
@@ -302,7 +304,7 @@ Result<void> MountedSession::unmount(bool force) {
       ::dup3(nothing.get(), device_.get(), O_CLOEXEC);
   }
   ::rmdir(config_.mount_point.c_str());
-  if (workspace_->is_materialized()) changes_.rest();
+  if (workspace_->is_materialized()) changes_.rest([this] { return workspace_->sync(); });
   fault_point("mount.rested");
   forget_mount(config_.runtime_dir, config_.id);
   keep_writers(state_file(config_.runtime_dir, config_.id, StateFile::kWriters), written);
@@ -332,6 +334,7 @@ MountedSession::~MountedSession() {
 // -- What a session shows
 
 Result<void> MountedSession::load_skill(Skill skill) {
+  if (auto left = leave_descriptors(skill.directory.get()); !left) return left;
   auto loaded = workspace_->load_skill(skill.name, std::move(skill.directory));
   if (loaded) tell_of_skill(skill.name);
   return loaded;
@@ -344,8 +347,10 @@ Result<bool> MountedSession::renew_skill(Skill skill) {
 }
 
 Result<void> MountedSession::unload_skill(const Name& name) {
-  if (auto unloaded = workspace_->unload_skill(name); !unloaded) return fail(unloaded.error());
+  const auto unloaded = workspace_->unload_skill(name);
+  if (!unloaded) return fail(unloaded.error());
   tell_of_skill(name);
+  if (!nodes_.knows_any_in(*unloaded)) workspace_->release(*unloaded);
   return {};
 }
 

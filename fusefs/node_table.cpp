@@ -90,6 +90,7 @@ NodeTable::NodeTable(NodeTable&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
       former_(std::move(other.former_)),
       awaited_(std::move(other.awaited_)),
       children_(std::move(other.children_)),
+      in_skills_(std::move(other.in_skills_)),
       kernel_(std::move(other.kernel_)),
       next_slot_(other.next_slot_),
       trust_(other.trust_),
@@ -133,6 +134,7 @@ void NodeTable::rebuild() {
   writing_.clear();
   former_.clear();
   children_.clear();
+  in_skills_.clear();
   live_ = 0;
   index_.clear();
   for (const auto& rule : kZoneRules) note_parent(record(node_of(rule.zone).slot()));
@@ -143,6 +145,7 @@ void NodeTable::rebuild() {
       continue;
     }
     ++live_;
+    count_in_skill(row, 1);
     if (row.writers) writing_.insert(slot);
     if (row.dead)
       former_.insert(slot);
@@ -224,6 +227,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   row.id.store(id.value);
   index_.insert(*slot, key_of());
   ++live_;
+  count_in_skill(row, 1);
   return Referenced{refer_to(row), true};
 }
 
@@ -247,7 +251,21 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   children_.take(id.slot());
   kernel_.forget(id);
   --live_;
+  count_in_skill(*row, -1);
   return forgotten;
+}
+
+bool NodeTable::knows_any_in(VolumeId volume) const {
+  if (volume < kFirstSkillVolume) return true;
+  MutexLock lock(mutex_);
+  return in_skills_.contains(volume);
+}
+
+void NodeTable::count_in_skill(const NodeRecord& row, int change) {
+  if (row.volume < kFirstSkillVolume) return;
+  const auto count = in_skills_.try_emplace(row.volume, 0).first;
+  count->second += change;
+  if (count->second == 0) in_skills_.erase(count);
 }
 
 std::optional<NodeId> NodeTable::id_of(const InodeKey& key) const {

@@ -82,6 +82,8 @@ class NodeTable {
   /// Drops `count` kernel references; the node goes with the last one. (FUSE_FORGET)
   Forgotten forget(NodeId id, std::uint64_t count) EXCLUDES(mutex_);
 
+  /// Only told of volumes of skills.
+  bool knows_any_in(VolumeId volume) const EXCLUDES(mutex_);
   std::optional<NodeId> id_of(const InodeKey& key) const EXCLUDES(mutex_);
   /// The name `name` in `parent` stands for this inode now.
   void moved(const InodeKey& key, NodeId parent, Zone zone, std::string_view name) EXCLUDES(mutex_);
@@ -190,6 +192,7 @@ class NodeTable {
 
   NodeRecord& record(std::uint32_t slot) const;
   NodeRecord* live_record(NodeId id) const REQUIRES(mutex_);
+  void count_in_skill(const NodeRecord& row, int change) REQUIRES(mutex_);
   Node copy_of(const NodeRecord& record) const;
   void rebuild() REQUIRES(mutex_);
   Result<std::uint32_t> take_slot() REQUIRES(mutex_);
@@ -217,6 +220,7 @@ class NodeTable {
   std::unordered_set<std::uint32_t> former_ GUARDED_BY(mutex_);  // dead ones that may have another node
   std::unordered_set<std::uint64_t> awaited_ GUARDED_BY(mutex_);
   ChildLists children_ GUARDED_BY(mutex_);
+  std::unordered_map<VolumeId, std::int64_t> in_skills_ GUARDED_BY(mutex_);  // nodes of each volume
   KernelKnowledge kernel_ GUARDED_BY(mutex_);
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = kFirstFreeSlot;
   std::uint32_t trust_ GUARDED_BY(mutex_) = 1;

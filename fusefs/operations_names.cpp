@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 
 #include "fusefs/operations.h"
 
@@ -229,6 +230,7 @@ void Operations::forget(NodeId id, std::uint64_t count) {
   directories_.drop(id);
   listings_.drop(id);
   if (const auto volume = workspace_.volume(forgotten.key.volume)) volume->unpin(forgotten.key.inode);
+  if (!nodes_.knows_any_in(forgotten.key.volume)) workspace_.release(forgotten.key.volume);
 }
 
 std::optional<Node> Operations::known_in(NodeId parent, const char* name) {
@@ -311,29 +313,32 @@ Result<void> Operations::list(NodeId id, off_t offset, const ListVisitor& visit,
   return {};
 }
 
+/// Each row has a place of its own, so that a listing goes on where it was whatever came or went meanwhile.
 Result<void> Operations::list_virtual(NodeId id, off_t offset, const ListVisitor& visit) {
   struct Row {
     std::string name;
     std::uint64_t inode;
     mode_t type;
   };
-  std::vector<Row> rows{{".", kVirtualInode + id.value, S_IFDIR},
-                        {"..", kVirtualInode + kRootNode.value, S_IFDIR}};
+  std::map<off_t, Row> rows{{1, {".", kVirtualInode + id.value, S_IFDIR}},
+                            {2, {"..", kVirtualInode + kRootNode.value, S_IFDIR}}};
+  constexpr off_t kFirst = 3;
   if (id == kRootNode) {
-    rows.push_back({std::string(kMetadataFile), kVirtualInode + kMetadataNode.value, S_IFREG});
+    rows[kFirst] = {std::string(kMetadataFile), kVirtualInode + kMetadataNode.value, S_IFREG};
     for (const auto& rule : kZoneRules)
       if (rule.zone != Zone::kRoot && (rule.zone != Zone::kWorkdir || workspace_.has_workdir()))
-        rows.push_back({std::string(rule.name), kVirtualInode + node_of(rule.zone).value, S_IFDIR});
+        rows[kFirst + 1 + static_cast<off_t>(rule.zone)] = {
+            std::string(rule.name), kVirtualInode + node_of(rule.zone).value, S_IFDIR};
   } else if (id == node_of(Zone::kSkills)) {
     for (const auto& skill : workspace_.skills()) {
       struct stat status {};
       const auto volume = workspace_.volume(skill.volume);
       if (volume && ::fstat(volume->root(), &status) == 0)
-        rows.push_back({skill.name.text(), shown_inode(skill.volume, status.st_ino), S_IFDIR});
+        rows[kFirst + skill.volume] = {skill.name.text(), shown_inode(skill.volume, status.st_ino), S_IFDIR};
     }
   }
-  for (auto at = static_cast<std::size_t>(offset); at < rows.size(); ++at)
-    if (!visit({rows[at].name.c_str(), rows[at].inode, rows[at].type, static_cast<off_t>(at + 1)})) break;
+  for (auto row = rows.upper_bound(offset); row != rows.end(); ++row)
+    if (!visit({row->second.name.c_str(), row->second.inode, row->second.type, row->first})) break;
   return {};
 }
 

@@ -12,18 +12,8 @@
 namespace okcvm::fusefs {
 namespace {
 
-constexpr std::array<const char*, 6> kEndings{".state", ".nodes",   ".changes",
-                                              ".going", ".writers", ".workdir"};
-
-/// No other directory has this, not even one with the same number later; empty where it is not known.
-std::string identity_of(int directory) {
-  struct statx status {};
-  if (::statx(directory, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &status) != 0) return {};
-  std::ostringstream text;
-  text << status.stx_dev_major << ' ' << status.stx_dev_minor << ' ' << status.stx_ino << ' '
-       << status.stx_btime.tv_sec << ' ' << status.stx_btime.tv_nsec;
-  return text.str();
-}
+constexpr std::array<const char*, 7> kEndings{".state",   ".nodes",   ".changes", ".going",
+                                              ".writers", ".workdir", ".skills"};
 
 std::string first_line(const std::filesystem::path& file) {
   std::string line;
@@ -58,6 +48,15 @@ std::unordered_set<std::uint64_t> kept_writers(const std::filesystem::path& file
   std::ifstream in(file);
   for (std::uint64_t inode = 0; in >> inode;) inodes.insert(inode);
   return inodes;
+}
+
+std::string identity_of(int directory) {
+  struct statx status {};
+  if (::statx(directory, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &status) != 0) return {};
+  std::ostringstream text;
+  text << status.stx_dev_major << ' ' << status.stx_dev_minor << ' ' << status.stx_ino << ' '
+       << status.stx_btime.tv_sec << ' ' << status.stx_btime.tv_nsec;
+  return text.str();
 }
 
 void note_workdir(const std::filesystem::path& file, int directory) {

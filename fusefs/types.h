@@ -44,6 +44,7 @@ using VolumeId = std::uint16_t;
 inline constexpr VolumeId kWorkspaceVolume = 0;
 inline constexpr VolumeId kWorkdirVolume = 1;
 inline constexpr VolumeId kFirstSkillVolume = 2;
+inline constexpr VolumeId kMaxSkillVolumes = 8190;  // all are told by 13 bits
 
 /// The number that programs see: files of different file systems never look like links to one file.
 constexpr std::uint64_t shown_inode(VolumeId volume, std::uint64_t inode) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "fusefs/caller_identity.h"
+#include "fusefs/state_files.h"
 #include "policy/fault.h"
 #include "policy/proc_path.h"
 
@@ -25,17 +26,8 @@ Result<FileDescriptor> open_beneath(int directory, const std::string& path, int 
   return file;
 }
 
-constexpr VolumeId kLastVolume =
-    0x1fff;  // 13 bits: inode numbers carry them above theirs (operations_names.cpp)
-
 Error not_loaded(const Name& skill) {
   return Error::of(Code::kNotFound, "the skill is not loaded", "skills/" + skill.text());
-}
-
-VolumeId volume_for(std::string_view skill) {
-  std::uint32_t hash = 2166136261u;  // FNV-1a
-  for (const char c : skill) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-  return static_cast<VolumeId>(kFirstSkillVolume + hash % (kLastVolume - kFirstSkillVolume + 1));
 }
 
 }  // namespace
@@ -109,6 +101,11 @@ Result<FileDescriptor> Workspace::open_folder() const {
   return open_beneath(anchor(), folder_name_, O_RDONLY | O_DIRECTORY);
 }
 
+bool Workspace::sync() const {
+  const auto folder = open_folder();
+  return folder && ::syncfs(folder->get()) == 0;
+}
+
 Result<FileDescriptor> Workspace::open_directory(const RelPath& path) const {
   auto folder = open_folder();
   return folder ? open_beneath(folder->get(), path.text(), O_PATH | O_DIRECTORY) : fail(folder.error());
@@ -153,17 +150,26 @@ bool Workspace::finds_inodes_again() const {
 }
 
 Result<void> Workspace::load_skill(const Name& name, FileDescriptor directory) {
-  MutexLock lock(mutex_);
-  if (skills_.contains(name.text()))
+  if (skill(name.text()))
     return fail(Code::kAlreadyExists, "the skill is loaded already", "skills/" + name.text());
-  // The number follows from the name, so that the next daemon gives the skill's nodes the same one.
-  std::set<VolumeId> taken;
-  for (const auto& [other, volume] : skills_) taken.insert(volume);
-  VolumeId id = volume_for(name.text());
-  while (taken.contains(id)) id = id == kLastVolume ? kFirstSkillVolume : static_cast<VolumeId>(id + 1);
-  volumes_[id] = std::make_shared<Volume>(std::move(directory), config_.use_handles);
-  skills_[name.text()] = id;
+  add_skill_volume(name, std::move(directory));
   return {};
+}
+
+/// The skill shows this directory from now on.
+VolumeId Workspace::add_skill_volume(const Name& name, FileDescriptor directory) {
+  const auto identity = identity_of(directory.get());
+  // Not under the lock, which requests take: the registry's file system may be slow.
+  auto added = std::make_shared<Volume>(std::move(directory), config_.use_handles);
+  MutexLock lock(mutex_);
+  std::set<VolumeId> in_use;
+  for (const auto& [volume, there] : volumes_) in_use.insert(volume);
+  for (const auto& [other, volume] : skills_)
+    if (other != name.text()) in_use.insert(volume);
+  const VolumeId id = numbers_.number_of(name, identity, in_use);
+  volumes_[id] = std::move(added);
+  skills_[name.text()] = id;
+  return id;
 }
 
 Result<bool> Workspace::renew_skill(const Name& name, FileDescriptor directory) {
@@ -177,10 +183,7 @@ Result<bool> Workspace::renew_skill(const Name& name, FileDescriptor directory) 
   if (::fstat(former->root(), &shown) == 0 && shown.st_dev == offered.st_dev &&
       shown.st_ino == offered.st_ino)
     return false;
-  // Not under the lock, which requests take: the registry's file system may be slow.
-  auto renewed = std::make_shared<Volume>(std::move(directory), config_.use_handles);
-  MutexLock lock(mutex_);
-  volumes_[*id] = std::move(renewed);
+  add_skill_volume(name, std::move(directory));
   return true;
 }
 
@@ -191,6 +194,18 @@ Result<VolumeId> Workspace::unload_skill(const Name& name) {
   const VolumeId volume = found->second;
   skills_.erase(found);
   return volume;
+}
+
+void Workspace::release(VolumeId volume) {
+  if (volume < kFirstSkillVolume) return;
+  std::shared_ptr<Volume> released;  // closed without the lock
+  MutexLock lock(mutex_);
+  const auto found = volumes_.find(volume);
+  const bool is_shown =
+      std::any_of(skills_.begin(), skills_.end(), [&](const auto& skill) { return skill.second == volume; });
+  if (found == volumes_.end() || is_shown) return;
+  released = std::move(found->second);
+  volumes_.erase(found);
 }
 
 std::vector<Workspace::LoadedSkill> Workspace::skills() const {

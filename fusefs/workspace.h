@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fusefs/skill_numbers.h"
 #include "fusefs/types.h"
 #include "fusefs/volume.h"
 #include "policy/error.h"
@@ -27,6 +28,7 @@ class Workspace {
     gid_t owner_gid = 0;
     FileDescriptor workdir;
     bool use_handles = true;
+    std::filesystem::path skill_numbers;  // where the next daemon finds SkillNumbers
   };
   static Result<std::unique_ptr<Workspace>> open(Config config);
 
@@ -41,6 +43,8 @@ class Workspace {
   Result<FileDescriptor> open_zone(Zone zone) const;
   /// The backing folder itself, O_RDONLY; ENOENT before the first write.
   Result<FileDescriptor> open_folder() const;
+  /// Whether all of the file system that it is on is on the disk now.
+  bool sync() const;
   /// A directory of the writable zones, O_PATH.
   Result<FileDescriptor> open_directory(const RelPath& path) const;
   /// The backing inode of a node; open(2)'s flags.
@@ -67,13 +71,17 @@ class Workspace {
   /// has it open. False if it is the same one; `not_found` if the name is not loaded. Nobody may load or
   /// unload meanwhile.
   Result<bool> renew_skill(const Name& name, FileDescriptor directory) EXCLUDES(mutex_);
-  /// Hides the name. The volume stays as long as nodes of it are known, so open descriptors stay readable.
+  /// Hides the name. The volume stays until it is released, so open descriptors stay readable.
   Result<VolumeId> unload_skill(const Name& name) EXCLUDES(mutex_);
+  /// No node of this volume is known any more: if it is a skill's that is not loaded, it is let go of.
+  void release(VolumeId volume) EXCLUDES(mutex_);
   std::vector<LoadedSkill> skills() const EXCLUDES(mutex_);
   std::optional<VolumeId> skill(std::string_view name) const EXCLUDES(mutex_);
 
  private:
-  explicit Workspace(Config config) : config_(std::move(config)) {}
+  explicit Workspace(Config config)
+      : config_(std::move(config)), numbers_(std::move(config_.skill_numbers)) {}
+  VolumeId add_skill_volume(const Name& name, FileDescriptor directory) EXCLUDES(mutex_);
   Result<void> make_folders(Zone zone) EXCLUDES(mutex_);
 
   Config config_;
@@ -83,6 +91,7 @@ class Workspace {
   mutable Mutex mutex_;
   std::map<VolumeId, std::shared_ptr<Volume>> volumes_ GUARDED_BY(mutex_);
   std::map<std::string, VolumeId, std::less<>> skills_ GUARDED_BY(mutex_);
+  SkillNumbers numbers_ GUARDED_BY(mutex_);
 };
 
 }  // namespace okcvm::fusefs

@@ -28,6 +28,7 @@ bool Capture::needs_reading(const Node& node, const struct stat& status) const {
   if (node.type != NodeType::kFile || node.content.is_none()) return true;
   if (node.marks & kMarkContent) return true;
   if (trust_.by_stat && trust_.index && node.known) {
+    if (!trust_.index->is_of_this_boot()) return true;
     const auto stamp = trust_.index->file(known_path(node));
     return !stamp || *stamp != stamp_of(status);
   }

@@ -12,7 +12,7 @@ namespace okcvm::snapshots {
 namespace {
 
 constexpr std::string_view kAuthor = "okcvm <okcvm@localhost>";
-constexpr std::string_view kSummaryHead = "okcvm-snapshot 1";
+constexpr std::string_view kSummaryHead = "okcvm-snapshot 1\n";
 
 Error damaged(const Oid& oid) {
   return Error::of(Code::kCorrupt,
@@ -41,7 +41,7 @@ std::string summary_of(const Commit& commit) {
   std::snprintf(nanoseconds.data(), nanoseconds.size(), ".%09ld", commit.created_at.tv_nsec);
   const SnapshotStats& stats = commit.stats;
   std::string text(kSummaryHead);
-  text.append("\ncreated ").append(std::to_string(commit.created_at.tv_sec)).append(nanoseconds.data());
+  text.append("created ").append(std::to_string(commit.created_at.tv_sec)).append(nanoseconds.data());
   text.append("\nfiles ").append(std::to_string(stats.files));
   text.append("\ndirectories ").append(std::to_string(stats.directories));
   text.append("\nbytes ").append(std::to_string(stats.bytes));

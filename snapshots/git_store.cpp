@@ -32,14 +32,6 @@ bool has_in_order(const std::vector<Oid>& ledger, const std::vector<Oid>& found)
   return true;
 }
 
-/// Which snapshot came before one whose commit cannot be read; that error where nobody knows.
-Result<std::optional<Oid>> before_damaged(const std::vector<Oid>& ledger, const Oid& oid,
-                                          const Error& error) {
-  const auto place = std::find(ledger.rbegin(), ledger.rend(), oid);
-  if (error.code != Code::kCorrupt || place == ledger.rend()) return fail(error);
-  return std::next(place) == ledger.rend() ? std::optional<Oid>() : *std::next(place);
-}
-
 /// Where the ref cannot be read: what it said last.
 Error with_newest_known(Error error, const std::vector<Oid>& ledger) {
   if (error.code == Code::kCorrupt && !ledger.empty())
@@ -196,7 +188,7 @@ Result<VerifyReport> GitStore::verify(const std::string& snapshot, const ChangeS
 }
 
 Result<FileDescriptor> GitStore::lock_repository() {
-  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW;
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   FileDescriptor file(::openat(repository_->own_folder(), kLock, kFlags));
   if (!file && errno == ENOENT)  // of an older daemon
     file = FileDescriptor(::openat(repository_->own_folder(), kLock, kFlags | O_CREAT, 0600));
@@ -215,8 +207,13 @@ Result<void> GitStore::notice_others() {
     history_.reset();
     may_lack_objects_ = true;
   }
-  const auto newest = repository_->ref(kMainRef);
-  if (!newest) return fail(with_newest_known(newest.error(), Ledger(repository_->own_folder()).all()));
+  auto newest = repository_->ref(kMainRef);
+  if (!newest || !*newest) {
+    const auto ledger = Ledger(repository_->own_folder()).all();
+    if (newest && !ledger.empty())
+      newest = fail(Code::kCorrupt, "the ref " + std::string(kMainRef) + " of the snapshots is missing");
+    if (!newest) return fail(with_newest_known(newest.error(), ledger));
+  }
   if (*newest == newest_) return {};
   newest_ = *newest;
   history_.reset();
@@ -226,21 +223,29 @@ Result<void> GitStore::notice_others() {
 
 // -- Finding snapshots
 
+/// The ledger's word on what came before counts for more than a commit's: of a snapshot that was taken while
+/// the one before it could not be read, the commit names an older one.
 Result<const std::vector<Oid>*> GitStore::history() {
   if (history_) return &*history_;
   const Ledger ledger(repository_ ? repository_->own_folder() : -1);
+  const auto taken = ledger.all();
   std::vector<Oid> found;
   std::unordered_set<Oid, OidHash> seen;
   bool is_whole = true;
+  auto before = taken.rbegin();
   for (auto next = newest_; next && seen.insert(*next).second;) {
     found.push_back(*next);
     auto parent = read_parent(*repository_, *next);
     is_whole &= parent.has_value();
-    if (!parent) parent = before_damaged(ledger.all(), *next, parent.error());
+    if (!parent && parent.error().code != Code::kCorrupt) return fail(parent.error());
+    if (const auto place = std::find(before, taken.rend(), *next); place != taken.rend()) {
+      before = std::next(place);
+      parent = before == taken.rend() ? std::optional<Oid>() : *before;
+    }
     if (!parent) return fail(parent.error());
     next = *parent;
   }
-  if (is_whole && !only_looks_ && !found.empty() && !has_in_order(ledger.all(), found)) ledger.write(found);
+  if (is_whole && !only_looks_ && !found.empty() && !has_in_order(taken, found)) ledger.write(found);
   history_ = std::move(found);
   return &*history_;
 }

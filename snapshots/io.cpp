@@ -45,10 +45,11 @@ Result<std::size_t> read_at(int fd, char* buffer, std::size_t size, std::uint64_
 }
 
 Result<std::string> read_file(int directory, const char* name) {
-  const FileDescriptor file(::openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!file) return fail_errno(errno, "a file of the repository cannot be read");
+  constexpr std::string_view kWhat = "a file of the repository cannot be read";
+  const FileDescriptor file(::openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return fail_errno(errno, "a file of the repository cannot be read");
+  if (!file || ::fstat(file.get(), &status) != 0) return fail_errno(errno, kWhat);
+  if (!S_ISREG(status.st_mode)) return fail_errno(EINVAL, kWhat);
   std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
   auto got = read_at(file.get(), bytes.data(), bytes.size(), 0);
   if (!got) return fail(got.error());

@@ -180,7 +180,7 @@ Result<void> Repository::read_stream(const Oid& oid,
   // Everything large is stored loose. What is not there is small, or was packed by git, and is held whole.
   const std::string hex = oid.hex();
   FileDescriptor file(::openat(folder_.get(), ("objects/" + hex.substr(0, 2) + "/" + hex.substr(2)).c_str(),
-                               O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+                               O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file) {
     auto bytes = read(oid, ObjectKind::kBlob);
     if (!bytes) return fail(bytes.error());
@@ -231,6 +231,12 @@ Result<std::optional<Oid>> Repository::ref(const char* name) const {
     return fail(
         git::last_error(Code::kCorrupt, "the ref " + std::string(name) + " of the snapshots cannot be read"));
   return std::optional(git::from_native(oid));
+}
+
+Result<std::optional<Oid>> Repository::spare_ref(const char* name) const {
+  auto found = ref(name);
+  if (found || found.error().code != Code::kCorrupt || ::unlinkat(folder_.get(), name, 0) != 0) return found;
+  return std::optional<Oid>();
 }
 
 Result<void> Repository::move_ref(const char* name, const std::optional<Oid>& from, const Oid& to) {

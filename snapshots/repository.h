@@ -56,6 +56,8 @@ class Repository final {
 
   /// Where a ref stands; nothing if there is none. `corrupt` if that cannot be told.
   Result<std::optional<Oid>> ref(const char* name) const;
+  /// The same of a ref that can be done without: a file that is none is removed.
+  Result<std::optional<Oid>> spare_ref(const char* name) const;
   /// Moves a ref that stands at `from` (nothing: that does not exist); `busy` if it stands elsewhere.
   Result<void> move_ref(const char* name, const std::optional<Oid>& from, const Oid& to);
 

@@ -15,7 +15,8 @@ namespace {
 
 // Lines of a log: "+ PATH NUMBERS", "- PATH" (and all below), "> FROM TO", and at the end of what one
 // snapshot saw
-// "= COMMIT CRC" over the lines since the last such line. A log that was written anew begins with
+// "= COMMIT CRC BOOT", the checksum over the lines since the last such line. A log that was written anew
+// begins with
 // "# SIZE" of what it was then.
 
 // A log above both is written anew: it has grown by as much as it held.
@@ -35,6 +36,17 @@ std::int64_t nanoseconds(const timespec& time) {
 std::string crc_of(std::string_view text) {
   return std::to_string(
       crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size())));
+}
+
+/// The kernel's name for the time since the host started (random(4)); empty where it cannot be told.
+const std::string& this_boot() {
+  static const std::string id = [] {
+    std::array<char, 36> text{};  // a UUID
+    const FileDescriptor file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+    const auto got = file ? read_at(file.get(), text.data(), text.size(), 0) : Result<std::size_t>(0);
+    return std::string(text.data(), got.value_or(0));
+  }();
+  return id;
 }
 
 std::string_view take_word(std::string_view& line) {
@@ -142,7 +154,7 @@ bool has_outgrown_itself(int log) {
 }
 
 std::string end_of(std::string_view text, const Oid& snapshot) {
-  return "= " + snapshot.hex() + " " + crc_of(text) + "\n";
+  return "= " + snapshot.hex() + " " + crc_of(text) + " " + this_boot() + "\n";
 }
 
 }  // namespace
@@ -171,13 +183,14 @@ void StatIndex::load(Log<Row>& log) {
     if (line.starts_with("= ")) {
       line.remove_prefix(2);
       const auto commit = Oid::parse(take_word(line));
-      if (!commit || line != crc_of(std::string_view(*text).substr(batch, start - batch))) break;
+      if (!commit || take_word(line) != crc_of(std::string_view(*text).substr(batch, start - batch))) break;
       for (std::size_t at = batch; at < start;) {
         const auto row_end = text->find('\n', at);
         apply(std::string_view(*text).substr(at, row_end - at), log.rows);
         at = row_end + 1;
       }
       batch = end + 1;
+      log.boot = line;
       reached = *commit == base_;
     }
     start = end + 1;
@@ -195,6 +208,11 @@ std::optional<FileStamp> StatIndex::file(std::string_view path) {
   load(files_);
   const auto at = files_.rows.find(path);
   return at == files_.rows.end() ? std::nullopt : std::optional(at->second);
+}
+
+bool StatIndex::is_of_this_boot() {
+  load(files_);
+  return !this_boot().empty() && files_.boot == this_boot();
 }
 
 void StatIndex::saw_folder(std::string_view path, const Identity& identity) {

@@ -42,6 +42,9 @@ class StatIndex final {
   /// Paths are those of that snapshot.
   std::optional<Identity> folder(std::string_view path);
   std::optional<FileStamp> file(std::string_view path);
+  /// Whether that was noted since the host started. Where a host stopped without warning, a file's times can
+  /// be on the disk and its bytes not: a stamp from before says nothing of them then.
+  bool is_of_this_boot();
 
   /// What the next snapshot found, in order, but that all moves go before. Kept when that is `commit`ted,
   /// else to be dropped.
@@ -67,6 +70,7 @@ class StatIndex final {
     std::string pending;  // paths of the snapshot
     std::map<std::string, Row, std::less<>> rows;
     Oid loaded_for;
+    std::string boot = {};  // in which the newest of the rows were noted
   };
   template <typename Row>
   void load(Log<Row>& log);

@@ -20,6 +20,7 @@ namespace {
 void remove_drafts(const std::filesystem::path& repository) {
   std::error_code error;
   for (const std::string_view folder : {"", "refs", "objects", "okcvm"}) {
+    if (std::filesystem::is_symlink(repository / folder, error)) continue;  // who knows whose that is
     const bool is_refs = folder == "refs";  // a tag may be called anything else
     const auto is_draft = [&](const std::string& name) {
       return name.ends_with(".lock") || (!is_refs && (name.starts_with("tmp_") || name.ends_with(".new")));

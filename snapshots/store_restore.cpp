@@ -198,7 +198,7 @@ Result<std::unique_ptr<GitStore::Site>> GitStore::write_ahead(const Commit& targ
 
 /// A restore that changes nothing leaves what can be undone: the last one that did, if there was any.
 Result<Snapshot> GitStore::undo_after_nothing(const Taken& taken) {
-  const auto undo = repository_->ref(kUndoRef);
+  const auto undo = repository_->spare_ref(kUndoRef);
   if (!undo) return fail(undo.error());
   if (*undo) {
     auto commit = read_commit(*repository_, **undo);
@@ -289,7 +289,7 @@ Result<Oid> GitStore::keep_base(const Commit& before, const Commit& target, Tree
 Result<void> GitStore::name_restored(const Journal& journal, const Disk& disk) {
   if (with_faults("restore.sync", [&] { return ::syncfs(disk.root()); }) != 0)
     return fail_errno(errno, "the restored files cannot be written to disk");
-  const auto undo = repository_->ref(kUndoRef), base = repository_->ref(kBaseRef);
+  const auto undo = repository_->spare_ref(kUndoRef), base = repository_->spare_ref(kBaseRef);
   for (const auto* ref : {&undo, &base})
     if (!*ref) return fail(ref->error());
   if (*undo != journal.before)

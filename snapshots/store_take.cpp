@@ -76,6 +76,11 @@ Result<GitStore::Base> GitStore::base() {
   found.newest = found.parent = newest_;
   if (!found.newest) return found;
   auto restored = repository_->ref(kBaseRef);
+  if (!restored && restored.error().code == Code::kCorrupt) {
+    if (auto removed = repository_->spare_ref(kBaseRef); !removed) return fail(removed.error());
+    if (auto known = count_from_nothing(found); !known) return fail(known.error());
+    return found;
+  }
   if (!restored) return fail(restored.error());
   auto commit = base_commit(*restored);
   if (commit) {

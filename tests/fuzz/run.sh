@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 seconds=${1:-120}
 [ $# -gt 0 ] && shift
-fuzzers=${*:-fuzz_policy fuzz_http_text fuzz_http_server fuzz_options fuzz_registry_file fuzz_registry_rows fuzz_keeper fuzz_cli}
+fuzzers=${*:-fuzz_policy fuzz_http_text fuzz_http_server fuzz_options fuzz_registry_file fuzz_registry_rows fuzz_keeper fuzz_snapshot_store fuzz_cli}
 
 cmake -S . -B build-fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=clang++ \
   -DCMAKE_C_COMPILER=clang -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DOKCVM_FUZZ=ON >build-fuzz.log 2>&1 || { cat build-fuzz.log; exit 1; }

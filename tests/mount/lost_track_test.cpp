@@ -63,7 +63,7 @@ TEST_F(LostTrack, WhatIsChangedMeanwhileIsRecordedAndStays) {
 TEST_F(LostTrack, IsToldOfARecordThatIsDamaged) {
   const auto folder = session().workspace().parent_path().parent_path() / "changes";
   const std::string longer(100, 'n');
-  constexpr off_t kFirst = 8 + 40;  // of the records, after the version and what they are counted from
+  constexpr off_t kFirst = 8 + 40 + 8;  // of the records, after the version, what they count from, checksum
   for (const auto& damage : {std::string(16, '\0'), std::string(16, '\xff'), std::string()}) {
     retire(cut());
     for (const char* name : {"one", "two"}) write(outputs() / (name + longer), "x");
@@ -78,6 +78,31 @@ TEST_F(LostTrack, IsToldOfARecordThatIsDamaged) {
     session().remount();
     EXPECT_TRUE(cut().rescan);
   }
+}
+
+TEST_F(LostTrack, IsToldOfARecordThatNamesAnotherFile) {
+  retire(cut());
+  write(outputs() / "one", "x");
+  session().unmount();
+  const auto record =
+      session().workspace().parent_path().parent_path() / "changes" / session().workspace().filename();
+  auto bytes = read(record);
+  const auto name = bytes.find("outputs/one");
+  ASSERT_NE(name, bytes.npos);
+  write(record, bytes.replace(name, 11, "outputs/ine"));
+  session().remount();
+  EXPECT_TRUE(cut().rescan);
+}
+
+TEST_F(LostTrack, IsToldWhereTheRecordIsAPipe) {
+  retire(cut());
+  session().unmount();
+  const auto record =
+      session().workspace().parent_path().parent_path() / "changes" / session().workspace().filename();
+  ASSERT_TRUE(fs::remove(record));
+  ASSERT_OK(::mkfifo(record.c_str(), 0600));
+  session().remount();
+  EXPECT_TRUE(cut().rescan);
 }
 
 TEST_F(LostTrack, OnlyTheGapThatWasToldIsRetired) {

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/loop_disk.h"
 #include "tests/support/mounted_session.h"
 
 namespace okcvm::test {
@@ -390,6 +391,22 @@ TEST_F(Sessions, RequestsAreCounted) {
   EXPECT_EQ(creates, 1u);
   const auto file = open_file(outputs() / "file", O_RDONLY);
   EXPECT_EQ(session().driver().statistics().open_files, 1u);
+}
+
+/// The next mount believes the record of changes, so what that does not name must be there.
+TEST_F(Sessions, WhatTheyHoldIsOnTheDiskOnceTheyAreUnmounted) {
+  const ScratchDirectory place("power");
+  LoopDisk disk("ext4", "64M");
+  for (const char* name : {"disk", "left"}) fs::create_directory(place / name);
+  if (const auto why = disk.mount_at(place / "disk"); !why.empty()) GTEST_SKIP() << why;
+  fs::create_directories(place / "disk/workspaces");
+  start_with([&](fusefs::MountConfig& config) { config.workspace = place / "disk/workspaces/s"; });
+  write(outputs() / "made", pattern(300'000));
+  session().driver().retire_changes(session().driver().cut_changes());
+  session().unmount();
+  disk.copy_at(place / "left");
+  EXPECT_TRUE(there_is(place / "left/changes/12ab34cd"));
+  EXPECT_EQ(read(place / "left/workspaces/s/outputs/made"), pattern(300'000));
 }
 
 }  // namespace

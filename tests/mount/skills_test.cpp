@@ -1,10 +1,20 @@
+#include <dirent.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <fstream>
+#include <map>
+#include <set>
+#include <vector>
 
+#include "tests/support/loop_disk.h"
 #include "tests/support/mounted_session.h"
 
 namespace okcvm::test {
@@ -183,6 +193,118 @@ TEST_F(Skills, TheListingIsOfWhatTheServingDaemonHasLoaded) {
   EXPECT_THAT(list(skills()), ElementsAre("a"));
   session().hand_over(with({"a", "b"}));
   EXPECT_THAT(list(skills()), ElementsAre("a", "b"));
+}
+
+TEST_F(Skills, AListingGoesOnWhereItWasWhateverIsUnloadedMeanwhile) {
+  constexpr int kCount = 200;
+  const auto name = [](int i) { return "m" + std::to_string(1000 + i); };
+  for (int i = 0; i < kCount; ++i) {
+    session().add_skill(name(i), {});
+    session().load_skill(name(i));
+  }
+  const auto directory = open_file(skills(), O_RDONLY | O_DIRECTORY);
+  std::array<char, 600> buffer;
+  std::vector<std::string> seen;
+  std::set<std::string> gone;
+  while (const long size = ::syscall(SYS_getdents64, directory.get(), buffer.data(), buffer.size())) {
+    ASSERT_GT(size, 0);
+    for (long at = 0; at < size;) {
+      const auto* row = reinterpret_cast<const dirent64*>(buffer.data() + at);
+      seen.emplace_back(row->d_name);
+      at += row->d_reclen;
+    }
+    for (std::size_t i = 0; gone.empty() && i < 3; ++i) {
+      gone.insert(seen.at(i + 2));
+      value_of(session().driver().unload_skill(value_of(Name::parse(seen.at(i + 2)))));
+    }
+  }
+  for (int i = 0; i < kCount; ++i) {
+    if (gone.contains(name(i))) continue;
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), name(i)), 1) << name(i);
+  }
+}
+
+/// The numbers of these two are made of their names, and would be the same.
+TEST_F(Skills, KeepTheirInodeNumbersWhoeverServesThem) {
+  if (!session().driver().statistics().survives_daemon)
+    GTEST_SKIP() << "mounts do not outlive their daemon here";
+  const std::vector<std::string> names{"c728", "c492"};
+  for (const auto& name : names) {
+    session().add_skill(name, {{"SKILL.md", name}});
+    session().load_skill(name);
+  }
+  const auto numbers = [&] {
+    std::map<std::string, ino_t> found;
+    for (const auto& row : fs::directory_iterator(skills())) {
+      const auto directory = open_file(row.path(), O_RDONLY | O_DIRECTORY);
+      found[row.path().filename()] = stat_of(directory).st_ino;
+    }
+    return found;
+  };
+  const auto before = numbers();
+  ASSERT_EQ(before.size(), 2u);
+  EXPECT_NE(before.at("c728"), before.at("c492"));
+  session().hand_over([&](fusefs::MountConfig& config) {
+    for (const char* name : {"c492", "c728"})
+      config.skills.push_back(skill_of(session().scratch() / "state/skills" / name));
+  });
+  value_of(session().driver().unload_skill(value_of(Name::parse("c728"))));
+  session().load_skill("c728");
+  EXPECT_EQ(numbers(), before);
+}
+
+TEST_F(Skills, AnotherDiskThatTookASkillsPlaceIsShownThoughItsInodesHaveTheSameNumbers) {
+  const ScratchDirectory place("disks");
+  LoopDisk disk("ext4", "16M");
+  for (const char* name : {"a/img", "b/img"}) fs::create_directories(place / name);
+  if (const auto why = disk.mount_at(place / "a/img"); !why.empty()) GTEST_SKIP() << why;
+  write(place / "a/img/SKILL.md", "former");
+  fs::create_directory(place / "a/img/sub");
+  ::sync();
+  disk.copy_at(place / "b/img");
+  write_all(open_file(place / "b/img/SKILL.md", O_WRONLY), "latter");
+  value_of(session().driver().load_skill(skill_of(place / "a/img")));
+  const auto file = open_file(skills() / "img/SKILL.md", O_RDONLY);
+  const auto sub = open_file(skills() / "img/sub", O_RDONLY | O_DIRECTORY);
+  EXPECT_TRUE(value_of(session().driver().renew_skill(skill_of(place / "b/img"))));
+  EXPECT_EQ(read(skills() / "img/SKILL.md"), "latter");
+  EXPECT_THAT(list(skills() / "img/sub"), ElementsAre());
+  EXPECT_EQ(read(file), "former");
+  EXPECT_EQ(stat_of(sub).st_nlink, 2u);
+}
+
+TEST_F(Skills, ThatAreUnloadedAreLetGoOf) {
+  const ScratchDirectory registry("registry");
+  fs::create_directory(registry / "disk");
+  ASSERT_OK(::mount("none", (registry / "disk").c_str(), "tmpfs", 0, nullptr));
+  write(registry / "disk/SKILL.md", "how to");
+  const auto letting_go = [&] {
+    for (int i = 0; i < 1000 && ::umount((registry / "disk").c_str()) != 0; ++i) {
+      if (errno != EBUSY) break;
+      ::usleep(10'000);
+    }
+    return ::umount((registry / "disk").c_str()) != 0 && errno == EINVAL;
+  };
+  value_of(session().driver().load_skill(skill_of(registry / "disk")));
+  EXPECT_EQ(read(skills() / "disk/SKILL.md"), "how to");
+  EXPECT_ERRNO(EBUSY, ::umount((registry / "disk").c_str()));
+  value_of(session().driver().unload_skill(value_of(Name::parse("disk"))));
+  EXPECT_TRUE(letting_go());
+  ::umount2((registry / "disk").c_str(), MNT_DETACH);
+}
+
+TEST_F(Skills, AreNotLoadedWithTheDescriptorsThatSessionsNeed) {
+  session().add_skill("pdf", {{"SKILL.md", "how to"}});
+  rlimit usual{};
+  ASSERT_OK(::getrlimit(RLIMIT_NOFILE, &usual));
+  auto skill = skill_of(session().scratch() / "state/skills/pdf");
+  const rlimit few{static_cast<rlim_t>(skill.directory.get()) + 2, usual.rlim_max};
+  ASSERT_OK(::setrlimit(RLIMIT_NOFILE, &few));
+  const auto refused = session().driver().load_skill(std::move(skill));
+  ASSERT_OK(::setrlimit(RLIMIT_NOFILE, &usual));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kQuotaExceeded);
+  EXPECT_ERRNO(ENOENT, ::access((skills() / "pdf").c_str(), F_OK));
 }
 
 }  // namespace

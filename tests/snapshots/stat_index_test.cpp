@@ -4,6 +4,8 @@
 
 #include <fcntl.h>
 
+#include <limits>
+
 #include "snapshots/repository.h"
 #include "tests/snapshots/fixture.h"
 
@@ -81,6 +83,46 @@ TEST_F(StatIndexTest, ThatIsTooLargeToBeReadCountsAsAbsentAndGoes) {
   EXPECT_FALSE(there_is(files()));
   EXPECT_FALSE(index_.file(path(0)));
   EXPECT_TRUE(there_is(folders()));
+}
+
+/// As though the host had been started anew since.
+void say_another_boot(const std::filesystem::path& log) {
+  const auto boot = read("/proc/sys/kernel/random/boot_id").substr(0, 36);
+  auto text = read(log);
+  for (auto at = text.find(boot); at != text.npos; at = text.find(boot)) text.replace(at, 1, "?");
+  write(log, text);
+}
+
+TEST_F(StatIndexTest, KnowsWhetherItWasNotedSinceTheHostStarted) {
+  replace(2);
+  index_.set_base(snapshot(taken_));
+  EXPECT_TRUE(index_.is_of_this_boot());
+  say_another_boot(files());
+  StatIndex of_the_next_daemon(folder_.get());
+  expect_known(of_the_next_daemon, 2);
+  EXPECT_FALSE(of_the_next_daemon.is_of_this_boot());
+  replace(2);
+  StatIndex of_the_one_after(folder_.get());
+  expect_known(of_the_one_after, 2);
+  EXPECT_TRUE(of_the_one_after.is_of_this_boot());
+}
+
+/// A disk may have a file's new times and its old bytes then.
+TEST_F(SnapshotTest, LooksIntoFilesThatOnlyLookTheSameSinceTheHostStoppedWithoutWarning) {
+  make_zones();
+  shell("echo one > outputs/file");
+  const auto before = snapshot("before");
+  write(in("outputs/file"), "two\n");
+  const auto own = open_file(repository() / "okcvm", O_RDONLY | O_DIRECTORY);
+  StatIndex index(own.get());
+  index.set_base(*Oid::parse(before.id.text()));
+  constexpr std::int64_t kLater = std::numeric_limits<std::int64_t>::max() / 2;
+  index.saw_file("outputs/file", stamp_of(stat_of(in("outputs/file"))), kLater);
+  index.commit(*Oid::parse(before.id.text()), StatIndex::Seen::kChanges);
+  say_another_boot(repository() / "okcvm/files.index");
+  reopen();
+  record_.lose_track();
+  expect_exact(snapshot("after"));
 }
 
 }  // namespace

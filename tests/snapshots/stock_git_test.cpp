@@ -321,12 +321,11 @@ TEST_P(DamagedRef, OfTheNewestSnapshot) {
 
 TEST_P(DamagedRef, OfTheRestoredState) {
   damage("refs/okcvm/base");
+  EXPECT_EQ(store().verify("", record_.source(), nullptr)->problems.size(), 1u);
   record_.note(ChangeKind::kEntry, "outputs/two");
   write(in("outputs/two"), "x");
-  const auto taken = store().take("c", record_.source(), nullptr);
-  ASSERT_FALSE(taken) << "the snapshot would count from what was there before the restore";
-  EXPECT_EQ(taken.error().code, Code::kCorrupt);
-  EXPECT_EQ(store().verify("", record_.source(), nullptr)->problems.size(), 2u);
+  expect_exact(snapshot("c"));  // and does not count from what was there before the restore
+  expect_sound_repository();
 }
 
 TEST_P(DamagedRef, OfTheStateToUndoTo) {
@@ -334,6 +333,67 @@ TEST_P(DamagedRef, OfTheStateToUndoTo) {
   const auto undone = store().undo(hooks(), nullptr);
   ASSERT_FALSE(undone);
   EXPECT_EQ(undone.error().code, Code::kCorrupt);
+  const auto before = manifest();
+  ASSERT_TRUE(store().restore(newest_, {}, false, hooks(), nullptr)) << "it is written anew";
+  ASSERT_TRUE(store().undo(hooks(), nullptr));
+  expect_same(before, manifest());
+}
+
+TEST_F(SnapshotTest, AreNotForgottenWhenTheRefToTheNewestIsLost) {
+  make_zones();
+  const auto first = snapshot("one"), second = snapshot("two");
+  std::filesystem::remove(repository() / "refs/heads/main");
+  for (const bool anew : {false, true}) {
+    if (anew) reopen();
+    const auto list = store().list(0);
+    ASSERT_FALSE(list);
+    EXPECT_EQ(list.error().code, Code::kCorrupt);
+    const auto taken = store().take("three", record_.source(), nullptr);
+    ASSERT_FALSE(taken) << "it would be the first";
+    EXPECT_THAT(taken.error().message, ::testing::HasSubstr(second.id.text()));
+  }
+  write(repository() / "refs/heads/main", second.id.text() + "\n");
+  EXPECT_EQ(store().list(0)->size(), 2u);
+  EXPECT_EQ(store().find(first.id.text())->label, "one");
+}
+
+TEST_F(SnapshotTest, AreListedAgainOnceWhatWasDamagedIsMended) {
+  make_zones();
+  shell("echo 1 > outputs/one");
+  const auto first = snapshot("one");
+  shell("echo 2 > outputs/two");
+  const auto second = snapshot("two");
+  const auto aside = scratch_ / "objects";
+  std::filesystem::rename(repository() / "objects", aside);
+  for (const char* part : {"objects", "objects/pack", "objects/info"})
+    std::filesystem::create_directory(repository() / part);
+  reopen();
+  shell("echo 3 > outputs/three");
+  const auto third = snapshot("three");
+  const auto list = store().list(0);
+  ASSERT_TRUE(list) << list.error().message;
+  ASSERT_EQ(list->size(), 3u);
+  EXPECT_TRUE((*list)[1].damaged && (*list)[2].damaged);
+  const auto copied = run_script("cp -an " + aside.string() + "/. objects/", repository());
+  ASSERT_EQ(copied.exit_code, 0) << copied.output;
+  reopen();
+  EXPECT_EQ(store().list(0)->at(1).label, "two");
+  restore(first);
+  EXPECT_FALSE(there_is(in("outputs/two")));
+  restore(third);
+  EXPECT_TRUE(there_is(in("outputs/two")) && there_is(in("outputs/three")));
+}
+
+TEST_F(SnapshotTest, TouchNothingBehindALinkThatAnOperatorMade) {
+  make_zones();
+  snapshot("one");
+  const auto elsewhere = scratch_ / "elsewhere";
+  std::filesystem::rename(repository() / "objects", elsewhere);
+  std::filesystem::create_directory_symlink(elsewhere, repository() / "objects");
+  write(elsewhere / "apt.lock", "another program's");
+  reopen();
+  EXPECT_EQ(store().list(0)->size(), 1u);
+  EXPECT_TRUE(there_is(elsewhere / "apt.lock"));
 }
 
 INSTANTIATE_TEST_SUITE_P(StockGit, DamagedRef, ::testing::Values("", "no ref\n"));

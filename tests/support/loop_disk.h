@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "tests/support/scratch.h"
 
@@ -18,12 +19,15 @@ class LoopDisk final {
 
   /// Makes it and mounts it at a directory. Answers why that cannot be done here, or nothing.
   std::string mount_at(const std::filesystem::path& place);
+  /// Mounts at another directory, as a disk of its own, a copy of what is in the file by now: what a host
+  /// finds that stops without warning at this moment.
+  void copy_at(const std::filesystem::path& place);
 
  private:
   const std::string type_;
   const std::string size_;
   const ScratchDirectory image_{"disk"};
-  std::filesystem::path place_;
+  std::vector<std::filesystem::path> places_;
 };
 
 }  // namespace okcvm::test

@@ -97,8 +97,12 @@ std::vector<SkillInfo> SkillRegistry::list() const {
 
 Result<FileDescriptor> SkillRegistry::open(const Name& name) const {
   if (!is_hidden(name.text()))
-    for (const auto& folder : folders_)
+    for (const auto& folder : folders_) {
+      errno = 0;
       if (auto skill = open_skill(folder / name.text()); skill) return skill;
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
+        return fail_errno(errno, "the skill cannot be opened");
+    }
   return fail(Code::kNotFound, "no such skill: see the list of skills", "skills/" + name.text());
 }
 
