@@ -29,6 +29,18 @@ bool is_mapped(pid_t pid, const char* map, std::uint32_t number) {
   return false;
 }
 
+/// Whether a process is in the user namespace of the daemon, or one in which all numbers are the same. (Which
+/// namespace it is only who may trace the process is told.)
+bool has_our_users(pid_t pid) {
+  const auto map_of = [](const std::string& process) {
+    std::ostringstream map;
+    map << std::ifstream("/proc/" + process + "/uid_map").rdbuf();
+    return map.str();
+  };
+  const auto theirs = map_of(std::to_string(pid));
+  return !theirs.empty() && theirs == map_of("self");
+}
+
 /// Of a line of /proc/<pid>/status.
 bool has(const std::string& capabilities, int capability) {
   return std::strtoull(capabilities.c_str(), nullptr, 16) >> capability & 1;
@@ -66,13 +78,8 @@ bool is_in_group(const Request& request, gid_t gid) {
 
 bool is_capable(const Request& request, int capability) {
   const auto effective = status_of(request.pid, "CapEff:");
-  struct stat theirs {};
-  struct stat ours {};
-  if (effective.empty() ||
-      ::stat(("/proc/" + std::to_string(request.pid) + "/ns/user").c_str(), &theirs) != 0 ||
-      ::stat("/proc/self/ns/user", &ours) != 0)
-    return request.uid == 0;
-  return has(effective, capability) && theirs.st_ino == ours.st_ino;
+  if (effective.empty()) return request.uid == 0;
+  return has(effective, capability) && has_our_users(request.pid);
 }
 
 bool may_set_group_id(const Request& request, const struct stat& inode) {

@@ -4,12 +4,15 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <set>
+#include <sstream>
 #include <string>
 #include <system_error>
 
@@ -89,6 +92,36 @@ int unmount_at(const std::filesystem::path& path, bool force) {
     if (::umount2(path.c_str(), UMOUNT_NOFOLLOW | (force ? MNT_DETACH : 0)) != 0)
       return errno == EINVAL || errno == ENOENT ? 0 : errno;
   return 0;
+}
+
+FileDescriptor hold_mount(const std::filesystem::path& place) {
+  constexpr unsigned kFlags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT;
+  return FileDescriptor(static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, place.c_str(), kFlags)));
+}
+
+bool put_back(const FileDescriptor& mount, const std::filesystem::path& place) {
+  return ::syscall(SYS_move_mount, mount.get(), "", AT_FDCWD, place.c_str(), MOVE_MOUNT_F_EMPTY_PATH) == 0;
+}
+
+bool is_mounted_elsewhere(dev_t device, const std::filesystem::path& place) {
+  const std::string wanted = std::to_string(major(device)) + ":" + std::to_string(minor(device));
+  std::set<std::string> seen;  // first lines: those of a mount namespace, and of a root in it, are the same
+  std::error_code error;
+  for (std::filesystem::directory_iterator process("/proc", error), end; !error && process != end;
+       process.increment(error)) {
+    if (process->path().filename().string().find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream mounts(process->path() / "mountinfo");
+    std::string line;
+    if (!std::getline(mounts, line) || !seen.insert(line).second) continue;
+    do {
+      std::istringstream words(line);  // its number, its parent's, the device's, what of it, where (proc(5))
+      std::string number, parent, mounted, part, at;
+      if (words >> number >> parent >> mounted >> part >> at && mounted == wanted &&
+          (part != "/" || at != place))
+        return true;
+    } while (std::getline(mounts, line));
+  }
+  return false;
 }
 
 Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point) {

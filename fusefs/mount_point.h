@@ -26,6 +26,14 @@ std::optional<dev_t> served_through(int device);
 /// calls. The errno (EBUSY: in use), or 0; nothing there is none.
 int unmount_at(const std::filesystem::path& path, bool force);
 
+/// Another reference to the mount at a place, by which put_back() mounts it there again; none if there is
+/// none.
+FileDescriptor hold_mount(const std::filesystem::path& place);
+bool put_back(const FileDescriptor& mount, const std::filesystem::path& place);
+/// Whether any process has it, or a part of it, mounted at another place, in whatever mount namespace. A copy
+/// at this place that a namespace got as it was made does not count: nobody asked for that.
+bool is_mounted_elsewhere(dev_t device, const std::filesystem::path& place);
+
 /// Whether a descriptor of this number may be the daemon's last one but for those that the sessions which are
 /// there open as they are used; else `quota_exceeded`. Numbers are given from the lowest on.
 Result<void> leave_descriptors(int latest);

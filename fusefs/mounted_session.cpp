@@ -36,10 +36,14 @@ ssize_t write_channel(int, iovec* parts, int count, void* user_data) {
   return channel.write({parts, static_cast<std::size_t>(count)});
 }
 
+std::filesystem::path real_mount_point(const MountConfig& config) {
+  return real_mount_root(config.mount_point.parent_path()) / config.mount_point.filename();
+}
+
 Operations::Config operations_config(const MountConfig& config) {
   Operations::Config operations;
   operations.mount_points = {config.mount_point};
-  const auto real = real_mount_root(config.mount_point.parent_path()) / config.mount_point.filename();
+  const auto real = real_mount_point(config);
   if (real != config.mount_point) operations.mount_points.push_back(real);
   operations.owner_uid = config.owner_uid;
   operations.owner_gid = config.owner_gid;
@@ -288,11 +292,15 @@ Result<void> MountedSession::unmount(bool force) {
         Code::kBusy,
         "something else is mounted on the session: unmount that first, or use force (okcvm: --force)");
   if (force && is_mounted()) fetch_mapped_stores();
+  const FileDescriptor held = force || !there ? FileDescriptor() : hold_mount(config_.mount_point);
   do {  // also where somebody bound it to its own place
     const int error = unmount_at(config_.mount_point, force);
     if (error == EBUSY) return in_use();
     if (error) return fail_errno(error, "cannot unmount the session");
   } while (!force && there && mounted_at(config_.mount_point) == there);
+  // Mounts that follow the host's went with it; a container has one of its own.
+  if (held && is_mounted_elsewhere(*there, real_mount_point(config_)) && put_back(held, config_.mount_point))
+    return in_use();
   finished_ = true;
   fault_point("mount.gone");
   const auto written = state_.passthrough() ? nodes_.written_past_us() : std::unordered_set<std::uint64_t>();

@@ -397,5 +397,21 @@ TEST_F(Permissions, GivingAFileToAnotherGroupClearsSetGroupIdAsNativeDoes) {
   });
 }
 
+/// stat(2) has the kernel ask again; who asks for the mode alone is told what it remembers.
+TEST_F(Permissions, SetIdBitsThatGoWithTheContentAreGoneForWhoOnlyAsksForTheMode) {
+  const auto file = outputs() / "file";
+  write(file, "x");
+  ASSERT_OK(::chown(file.c_str(), kAlice.uid, kAlice.gid));
+  ASSERT_OK(::chmod(file.c_str(), 06755));
+  const auto mode = [&] {
+    struct statx status {};
+    EXPECT_OK(::statx(AT_FDCWD, file.c_str(), 0, STATX_MODE, &status));
+    return status.stx_mode & 07777;
+  };
+  EXPECT_EQ(mode(), 06755);
+  as_user(kAlice, [&] { open_file(file, O_WRONLY | O_TRUNC); });
+  EXPECT_EQ(mode(), 0755);
+}
+
 }  // namespace
 }  // namespace okcvm::test

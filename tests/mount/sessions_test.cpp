@@ -409,5 +409,50 @@ TEST_F(Sessions, WhatTheyHoldIsOnTheDiskOnceTheyAreUnmounted) {
   EXPECT_EQ(read(place / "left/workspaces/s/outputs/made"), pattern(300'000));
 }
 
+TEST_F(Sessions, AreInUseWhereAContainerHasThemMounted) {
+  write(outputs() / "file", "bytes");
+  const ScratchDirectory place("container");
+  ChildProcess container([&](ChildProcess& self) {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount(outputs().c_str(), place.path().c_str(), nullptr, MS_BIND, nullptr) != 0)
+      return 1;
+    self.send("mounted");
+    self.receive();
+    return read(place / "file") == "bytes" ? 0 : 2;
+  });
+  ASSERT_EQ(container.receive(), "mounted");
+  const auto refused = session().driver().unmount(false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kBusy);
+  EXPECT_TRUE(session().driver().is_in_place());
+  EXPECT_EQ(read(outputs() / "file"), "bytes");
+  container.send("look");
+  EXPECT_EQ(container.join(), 0);
+  value_of(session().driver().unmount(false));
+}
+
+TEST_F(Sessions, AreNotInUseWhereANamespaceHasACopyOfAllMounts) {
+  const auto root = mount().parent_path();
+  for (const unsigned long propagation : {MS_PRIVATE, MS_SLAVE}) {
+    session().unmount();
+    ASSERT_OK(::mount(root.c_str(), root.c_str(), nullptr, MS_BIND, nullptr));
+    ASSERT_OK(::mount("none", root.c_str(), nullptr, MS_SHARED, nullptr));
+    session().remount();
+    ChildProcess service([&](ChildProcess& self) {
+      if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | propagation, nullptr) != 0)
+        return 1;
+      self.send(there_is(outputs()) ? "sees" : "does not see");
+      self.receive();
+      return 0;
+    });
+    EXPECT_EQ(service.receive(), "sees");
+    EXPECT_TRUE(session().driver().unmount(false)) << propagation;
+    service.send("end");
+    EXPECT_EQ(service.join(), 0);
+    EXPECT_OK(::umount2(root.c_str(), MNT_DETACH));
+    session().remount();
+  }
+}
+
 }  // namespace
 }  // namespace okcvm::test

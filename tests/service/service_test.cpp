@@ -80,11 +80,14 @@ class DaemonAsService : public ::testing::Test {
   }
 
   ServiceManager& manager() { return *manager_; }
-  void start(const std::vector<std::string>& variables = {}) {
-    manager().start({"/usr/bin/setpriv", "--bounding-set", capabilities_of_unit(), OKCVMD_PROGRAM,
-                     "--state-dir", scratch_ / "state", "--run-dir", scratch_ / "run", "--mount-root",
-                     scratch_ / "mnt", "--skills-dir", scratch_ / "skills"},
-                    variables);
+  void start(const std::vector<std::string>& variables = {},
+             std::vector<std::string> command = {"/usr/bin/setpriv", "--bounding-set",
+                                                 capabilities_of_unit()}) {
+    for (const std::string& word : {std::string(OKCVMD_PROGRAM), std::string("--state-dir"), folder("state"),
+                                    std::string("--run-dir"), folder("run"), std::string("--mount-root"),
+                                    folder("mnt"), std::string("--skills-dir"), folder("skills")})
+      command.push_back(word);
+    manager().start(command, variables);
     ASSERT_TRUE(manager().heard(that_says("READY"))) << manager().log();
   }
   int stop(int number = SIGTERM) {
@@ -98,6 +101,7 @@ class DaemonAsService : public ::testing::Test {
     const auto answer = ask("POST", "/v1/sessions", R"({"id":")" + id + R"("})");
     ASSERT_EQ(answer.status, 201) << answer.body;
   }
+  std::string folder(const char* name) const { return scratch_ / name; }
   std::string socket() const { return scratch_ / "run/control.sock"; }
   fs::path mount(const std::string& id) const { return scratch_ / ("mnt/okcvm-" + id); }
 
@@ -105,6 +109,40 @@ class DaemonAsService : public ::testing::Test {
   ScratchDirectory scratch_{"service"};
   std::unique_ptr<ServiceManager> manager_;
 };
+
+TEST_F(DaemonAsService, KeepsSetIdBitsForWhoMayKeepThem) {
+  start();
+  create("s1");
+  const auto file = mount("s1") / "outputs/file";
+  write(file, "x");
+  const auto set = [&] {
+    ASSERT_OK(::chown(file.c_str(), kAlice.uid, kAlice.gid));
+    ASSERT_OK(::chmod(file.c_str(), 06755));
+  };
+  const auto fallocate = [&](const std::string& capabilities) {
+    const std::string user = std::to_string(kAlice.uid);
+    return run_script("exec 3<>" + file.string() + "; setpriv --reuid " + user + " --regid " + user +
+                          " --clear-groups --inh-caps=" + capabilities + " --ambient-caps=" + capabilities +
+                          " fallocate -l 100 /proc/self/fd/3",  // the way there is root's alone
+                      "/");
+  };
+  set();
+  const auto by_who_may = fallocate("-all,+fsetid");
+  ASSERT_EQ(by_who_may.exit_code, 0) << by_who_may.output;
+  EXPECT_EQ(stat_of(file).st_mode, S_IFREG | 06755u);
+  set();
+  ASSERT_EQ(fallocate("-all").exit_code, 0);
+  EXPECT_EQ(stat_of(file).st_mode, S_IFREG | 0755u);
+}
+
+TEST_F(DaemonAsService, WritesItsLogNowhereWhereItsStandardErrorIsClosed) {
+  start({}, {"/bin/sh", "-c", "exec \"$0\" \"$@\" <&- >&- 2>&-"});
+  create("s1");
+  EXPECT_EQ(ask("GET", "/v1/health").status, 200);
+  for (const char* place : {"run", "state"})
+    EXPECT_EQ(read(folder(place) + "/okcvmd.lock").find("info"), std::string::npos) << place;
+  EXPECT_EQ(stop(), 0);
+}
 
 TEST_F(DaemonAsService, SaysWhenItServesAndWhenItStops) {
   start();

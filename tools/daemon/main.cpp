@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -46,9 +47,16 @@ int run(int argc, char** argv) {
   return run_daemon(*options, real_backends());
 }
 
+/// What is opened later must not be taken for standard input, output or error where that is closed.
+void open_standard_files() {
+  for (int file = 0; file >= 0 && file <= STDERR_FILENO;)
+    file = ::fcntl(file, F_GETFD) < 0 ? ::open("/dev/null", O_RDWR) + 1 : file + 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_files();
   const int status = run(argc, argv);
   if (status != 0 || std::cout.flush()) return status;
   std::cerr << "okcvmd: standard output cannot be written\n";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 namespace okcvm::daemon {
 namespace {
@@ -13,11 +14,12 @@ int hex_value(char c) {
   return -1;
 }
 
+/// One that is too large counts as the largest.
 std::optional<std::uint64_t> to_number(std::string_view text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  if (text.empty() || end != text.data() + text.size()) return std::nullopt;
+  return error == std::errc() ? value : std::numeric_limits<std::uint64_t>::max();
 }
 
 /// A "+" is a space in queries, as HTML forms and every client library write it.
