@@ -26,8 +26,7 @@ std::optional<std::size_t> NodeTable::climb(NodeId id, const Visitor& visit) con
   Circle circle;
   for (const NodeRecord* row = live_record(id); row && !row->dead && !circle.closes_at(row);
        row = live_record(NodeId{row->parent}), ++steps) {
-    if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)}))
-      return row->zone == Zone::kSkills ? steps - std::min<std::size_t>(steps, 1) : steps + 1;
+    if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)})) return steps + 1;
     visit(*row, steps);
   }
   return std::nullopt;

@@ -314,7 +314,7 @@ class Operations {
   void drop_outdated_listing(const Node& node, const struct stat& status);
   /// Whether `name` in `file` (what `file` is open on if empty) is a link that leads to nothing outside of
   /// the session from any directory of its zone.
-  bool stays_in_anywhere(Zone zone, int file, const char* name, const struct stat& status);
+  bool stays_in_anywhere(int file, const char* name, const struct stat& status);
   /// Nothing if the kernel does not know it.
   std::optional<NodeId> node_of_directory(const RelPath& path, int directory) const;
   Result<void> list_virtual(NodeId id, off_t offset, const ListVisitor& visit);
@@ -390,7 +390,7 @@ class Operations {
   /// Whether a link with this text may stand in a directory of this depth (NodeTable::depth). Without one it
   /// is judged as if it stood right in the zone: so is a link with several names, which may come to stand
   /// anywhere while the kernel keeps one text for all of them.
-  bool link_allowed(std::string_view text, Zone zone, std::optional<std::size_t> depth);
+  bool link_allowed(std::string_view text, std::optional<std::size_t> depth);
   /// What the caller may set of that. The kernel judges by what it was told, and of an open file it does not
   /// ask again: where the host may have given the file to somebody else since, this does, by what `file` is
   /// now. EPERM.

@@ -184,7 +184,7 @@ Result<Entry> Operations::make_symlink(const Request& request, NodeId parent, co
   auto directory = nodes_.find(parent);
   if (!directory) return fail(directory.error());
   if (const int error = rule_of(directory->zone).write_error) return deny("symlink", parent, name, error);
-  if (!link_allowed(text, directory->zone, nodes_.depth(parent))) return deny("symlink", parent, name, EPERM);
+  if (!link_allowed(text, nodes_.depth(parent))) return deny("symlink", parent, name, EPERM);
   auto place = place_for_change(request, parent, name, "symlink");
   if (!place) return fail(place.error());
   recorder_.record_entry(**place, name);
@@ -208,7 +208,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
     char text[4096];
     const ssize_t size = ::readlinkat(source->get(), "", text, sizeof text);
     if (size < 0) return fail_errno(errno);
-    if (!link_allowed({text, static_cast<std::size_t>(size)}, directory->zone, std::nullopt))
+    if (!link_allowed({text, static_cast<std::size_t>(size)}, std::nullopt))
       return deny("link", parent, name, EPERM);
   }
   auto place = place_for_change(request, parent, name, "link");
@@ -273,8 +273,7 @@ void Operations::part_with_former(const Directory& directory, int file, const ch
   if (!node || !volume) return;
   // The text of a link was judged where the node stands, and so were those in a directory.
   const auto is_judged = [&] {
-    return node->is_directory() ||
-           (S_ISLNK(node->type) && !stays_in_anywhere(directory.zone, file, name, status));
+    return node->is_directory() || (S_ISLNK(node->type) && !stays_in_anywhere(file, name, status));
   };
   const bool is_elsewhere = node->parent != directory.id && is_judged();
   if (!is_elsewhere && volume->leads_to(node->handle, file, name)) return;

@@ -31,8 +31,7 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
       held = FileDescriptor(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     if (held && is_served) orphans_.keep(*id, zone_named(path.top()), held.get());
     if (place) going_.add_name(*place, name, *id);
-    going_.add(*id, {status, std::move(held),
-                     stays_in_anywhere(zone_named(path.top()), directory->get(), name.c_str(), status)});
+    going_.add(*id, {status, std::move(held), stays_in_anywhere(directory->get(), name.c_str(), status)});
   }
 }
 

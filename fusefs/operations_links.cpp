@@ -15,13 +15,11 @@
 
 namespace okcvm::fusefs {
 
-bool Operations::link_allowed(std::string_view text, Zone zone, std::optional<std::size_t> depth) {
-  const bool is_skill = zone == Zone::kSkills;  // a skill may not even lead into its session
-  const std::size_t least = is_skill ? 0 : 1;
-  if (is_skill) return link_is_contained(text, {depth.value_or(least), {}, {}});
+bool Operations::link_allowed(std::string_view text, std::optional<std::size_t> depth) {
+  constexpr std::size_t kLeast = 1;  // a zone's
   return std::any_of(
       config_.mount_points.begin(), config_.mount_points.end(), [&](const std::string& mount_point) {
-        return link_is_contained(text, {depth.value_or(least), mount_point, config_.symlink_host_roots});
+        return link_is_contained(text, {depth.value_or(kLeast), mount_point, config_.symlink_host_roots});
       });
 }
 
@@ -36,15 +34,14 @@ Result<std::string> Operations::link_text(const Node& node, struct stat& status)
 }
 
 bool Operations::stays_in(const Node& link, std::string_view text, const struct stat& status) {
-  return link_allowed(text, link.zone,
-                      status.st_nlink > 1 || link.dead ? std::nullopt : nodes_.depth(link.parent));
+  return link_allowed(text, status.st_nlink > 1 || link.dead ? std::nullopt : nodes_.depth(link.parent));
 }
 
-bool Operations::stays_in_anywhere(Zone zone, int file, const char* name, const struct stat& status) {
+bool Operations::stays_in_anywhere(int file, const char* name, const struct stat& status) {
   std::array<char, PATH_MAX> text;
   if (!S_ISLNK(status.st_mode)) return false;
   const ssize_t size = ::readlinkat(file, name, text.data(), text.size());
-  return size >= 0 && link_allowed({text.data(), static_cast<std::size_t>(size)}, zone, std::nullopt);
+  return size >= 0 && link_allowed({text.data(), static_cast<std::size_t>(size)}, std::nullopt);
 }
 
 Result<std::string> Operations::read_link(NodeId id) {
@@ -70,7 +67,7 @@ void Operations::note_deeper_move(const InodeKey& moved, mode_t mode, const Dire
     const auto node = nodes_.find(*id);
     struct stat status {};
     const auto text = node ? link_text(*node, status) : Result<std::string>(fail(node.error()));
-    if (!text || !link_allowed(*text, from.zone, std::nullopt)) nodes_.set_misplaced(*id);
+    if (!text || !link_allowed(*text, std::nullopt)) nodes_.set_misplaced(*id);
     return;
   }
   deeper_moves_.begin(*id);
@@ -95,7 +92,7 @@ Result<std::string> Operations::read_link_of_kernel(NodeId id, int most_waits) {
     const auto begun = deeper_moves_.begun();
     struct stat status {};
     auto text = nodes_.is_misplaced(id) ? link_text(*node, status) : read_link(id);
-    if (!text || link_allowed(*text, node->zone, std::nullopt)) return text;
+    if (!text || link_allowed(*text, std::nullopt)) return text;
     if (nodes_.is_misplaced(id)) return fail_errno(ESTALE);
     // A dead daemon's move stands in the node table, and the kernel hears of it when the request comes again.
     if (may_be_moving(*node)) {

@@ -209,7 +209,7 @@ Result<Entry> Operations::look_up_in(const Directory& directory, const char* nam
   node.handle = *handle;
   node.parent = directory.id;
   node.name = name;
-  if (shared) node.stays_in_anywhere = stays_in_anywhere(node.zone, opened, "", status);
+  if (shared) node.stays_in_anywhere = stays_in_anywhere(opened, "", status);
   auto reference = nodes_.reference(node);
   if (!reference || !reference->made) volume->unpin(status.st_ino);
   if (!reference) return fail(reference.error());

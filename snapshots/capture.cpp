@@ -1,6 +1,7 @@
 #include "snapshots/capture.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,10 +79,18 @@ Result<void> Capture::zones() {
       if (auto removed = remove(*zone); !removed) return removed;
       continue;
     }
-    if (stands_where_it_stood(*zone))
+    if (stands_where_it_stood(*zone)) {
       directories.push_back(zone);
-    else if (auto done = entry(*zone, disk_->root(), zone->name, directories); !done)
-      return done;
+      continue;
+    }
+    struct stat status {};
+    if (::fstatat(disk_->root(), zone->name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+        !S_ISDIR(status.st_mode))
+      return fail(Code::kCorrupt,
+                  "a zone of the session is no directory any more: put it back where the state directory has "
+                  "the session's files, or move away what is there",
+                  zone->name);
+    if (auto done = entry(*zone, disk_->root(), zone->name, directories); !done) return done;
   }
   for (Node* zone : directories)
     if (auto done = directory(*zone, zone->name); !done) return done;

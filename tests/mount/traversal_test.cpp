@@ -223,28 +223,33 @@ TEST_F(Traversal, HostRootsMayBeLinkedTo) {
   EXPECT_ERRNO(EPERM, ::symlink("/etc", (outputs() / "etc").c_str()));
 }
 
-TEST_F(Traversal, LinksInASkillMayNotLeadOutOfIt) {
+TEST_F(Traversal, LinksInASkillMayLeadToOthersButNotOutOfTheSession) {
   const auto top = session().add_skill("pdf", {{"SKILL.md", "how to"}, {"lib/code.py", "code"}});
   session().add_skill("other", {{"SKILL.md", "other"}});
   fs::create_symlink("../SKILL.md", top / "lib/inside");
-  fs::create_symlink("../../other/SKILL.md", top / "lib/outside");
+  fs::create_symlink("../../other/SKILL.md", top / "lib/other");
+  fs::create_symlink("../../../../" + session().workspace().filename().string(), top / "lib/outside");
   fs::create_symlink("/etc/passwd", top / "absolute");
-  fs::create_symlink("..", top / "up");
+  fs::create_symlink("../../outputs", top / "zone");
+  fs::create_symlink("../../..", top / "up");
   session().load_skill("pdf");
   session().load_skill("other");
   write(outputs() / "warm", "x");
 
   EXPECT_EQ(read(skills() / "pdf/lib/inside"), "how to");
+  EXPECT_EQ(read(skills() / "pdf/lib/other"), "other");
+  EXPECT_EQ(read(skills() / "pdf/zone/warm"), "x");
   expect_blocked(skills() / "pdf/lib/outside");
   expect_blocked(skills() / "pdf/absolute");
   expect_blocked(skills() / "pdf/up");
-  EXPECT_THAT(list(skills() / "pdf"), ElementsAre("SKILL.md", "absolute", "lib", "up"));
+  EXPECT_THAT(list(skills() / "pdf"), ElementsAre("SKILL.md", "absolute", "lib", "up", "zone"));
 }
 
 TEST_F(Traversal, ALinkThatMovesInASkillIsJudgedWhereItIsNow) {
   const auto top = session().add_skill("pdf", {{"SKILL.md", "how to"}, {"lib/x/code.py", "code"}});
-  fs::create_symlink("../../SKILL.md", top / "lib/x/link");
+  fs::create_symlink("../../../../outputs/file", top / "lib/x/link");
   session().load_skill("pdf");
+  write(outputs() / "file", "how to");
   EXPECT_EQ(read(skills() / "pdf/lib/x/link"), "how to");
   fs::rename(top / "lib/x/link", top / "lib/link");
   expect_blocked(skills() / "pdf/lib/link");

@@ -431,5 +431,29 @@ TEST_F(SnapshotTest, AWorkspaceThatDoesNotExistIsAnEmptySnapshot) {
   expect_sound_repository();
 }
 
+TEST_F(SnapshotTest, IsNotTakenOfAZoneThatSomebodyReplaced) {
+  make_zones();
+  shell("echo x > outputs/file");
+  snapshot("before");
+  const auto before = manifest();
+  std::filesystem::rename(in("outputs"), in("aside"));
+  const std::function<void()> replacements[] = {
+      [&] { ASSERT_OK(::mkfifo(in("outputs").c_str(), 0600)); },
+      [&] { write(in("outputs"), "a file"); },
+      [&] { std::filesystem::create_symlink("aside", in("outputs")); },
+  };
+  for (const auto& replace : replacements) {
+    replace();
+    record_.lose_track();
+    const auto taken = store().take("", record_.source(), nullptr);
+    ASSERT_FALSE(taken);
+    EXPECT_EQ(taken.error().code, Code::kCorrupt);
+    EXPECT_EQ(taken.error().path, "outputs");
+    std::filesystem::remove(in("outputs"));
+  }
+  std::filesystem::rename(in("aside"), in("outputs"));
+  expect_exact(snapshot("after"));
+}
+
 }  // namespace
 }  // namespace okcvm::test

@@ -42,7 +42,14 @@ TEST_F(DaemonSessions, AreMountedShownAndDeleted) {
   EXPECT_EQ(metadata["created_at"], session["created_at"]);
   EXPECT_EQ(metadata["skills"], json({"pdf"}));
   EXPECT_EQ(metadata["labels"]["task"], "7");
-  EXPECT_EQ(ask("GET", "/v1/skills").json()["skills"][0]["description"], "how to pdf");
+  const auto description = [&] { return ask("GET", "/v1/skills").json()["skills"][0]["description"]; };
+  EXPECT_EQ(description(), "how to pdf");
+  add_skill("pdf", "\xef\xbb\xbf---\r\ndescription: 'how to pdf'\r\n---\r\n");
+  EXPECT_EQ(description(), "how to pdf");
+  std::string much;
+  for (int i = 0; i < 300; ++i) much += "\u00e9";
+  add_skill("pdf", "---\ndescription: x" + much + "\n---\n");
+  EXPECT_EQ(description(), "x" + much.substr(0, 498));
   EXPECT_FALSE(std::filesystem::exists(root_ / "state/workspaces/s1"));
 
   EXPECT_EQ(ask("DELETE", "/v1/sessions/s1").json(), json({{"id", "s1"}, {"deleted", true}}));

@@ -47,10 +47,11 @@ int run(int argc, char** argv) {
   return run_daemon(*options, real_backends());
 }
 
-/// What is opened later must not be taken for standard input, output or error where that is closed.
+/// What is opened later must not be taken for standard input, output or error where that is closed. What is
+/// written there still fails.
 void open_standard_files() {
   for (int file = 0; file >= 0 && file <= STDERR_FILENO;)
-    file = ::fcntl(file, F_GETFD) < 0 ? ::open("/dev/null", O_RDWR) + 1 : file + 1;
+    file = ::fcntl(file, F_GETFD) < 0 ? ::open("/dev/null", O_RDONLY) + 1 : file + 1;
 }
 
 }  // namespace

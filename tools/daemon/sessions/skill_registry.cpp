@@ -19,18 +19,24 @@ constexpr std::size_t kMaxDescription = 500;
 
 /// The `description:` line of the front matter at the head of a SKILL.md.
 std::optional<std::string> description_in(std::string_view text) {
-  if (!text.starts_with("---\n")) return std::nullopt;
-  text.remove_prefix(4);
-  constexpr std::string_view kKey = "description:";
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf", kBlank = " \r", kKey = "description:";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  if (!text.starts_with("---\n") && !text.starts_with("---\r\n")) return std::nullopt;
+  text.remove_prefix(text.find('\n') + 1);
   while (!text.empty() && !text.starts_with("---")) {
     auto line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     if (!line.starts_with(kKey)) continue;
     line.remove_prefix(kKey.size());
-    while (!line.empty() && (line.front() == ' ' || line.front() == '"')) line.remove_prefix(1);
-    while (!line.empty() && (line.back() == ' ' || line.back() == '"' || line.back() == '\r'))
-      line.remove_suffix(1);
-    return std::string(line.substr(0, kMaxDescription));
+    line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));
+    line.remove_suffix(line.size() - std::min(line.find_last_not_of(kBlank) + 1, line.size()));
+    for (const char quote : {'"', '\''})
+      if (line.size() > 1 && line.front() == quote && line.back() == quote)
+        line = line.substr(1, line.size() - 2);
+    if (line.size() <= kMaxDescription) return std::string(line);
+    std::size_t end = kMaxDescription;
+    while (end > 0 && (line[end] & 0xc0) == 0x80) --end;  // in the middle of a character of UTF-8
+    return std::string(line.substr(0, end));
   }
   return std::nullopt;
 }
