@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -27,6 +28,24 @@ bool directory_is_empty(const std::filesystem::path& directory) {
   std::error_code error;
   return std::filesystem::directory_iterator(directory, error) == std::filesystem::directory_iterator() &&
          !error;
+}
+
+struct SeenMount {
+  std::string parent;  // its number
+  MountedPart what;
+};
+
+/// By number: what /proc/<pid>/mountinfo (proc(5)) tells.
+std::map<std::string, SeenMount> mounts_seen_by(const std::filesystem::path& process) {
+  std::map<std::string, SeenMount> mounts;
+  std::ifstream rows(process / "mountinfo");
+  for (std::string line; std::getline(rows, line);) {
+    std::istringstream words(line);
+    std::string number;
+    SeenMount mount;
+    if (words >> number >> mount.parent >> mount.what.device >> mount.what.part) mounts[number] = mount;
+  }
+  return mounts;
 }
 
 bool is_mount_point(const std::filesystem::path& path) {
@@ -103,23 +122,32 @@ bool put_back(const FileDescriptor& mount, const std::filesystem::path& place) {
   return ::syscall(SYS_move_mount, mount.get(), "", AT_FDCWD, place.c_str(), MOVE_MOUNT_F_EMPTY_PATH) == 0;
 }
 
-bool is_mounted_elsewhere(dev_t device, const std::filesystem::path& place) {
+std::optional<MountedPart> part_below(const std::filesystem::path& place) {
+  struct statx status {};
+  if (::statx(AT_FDCWD, place.parent_path().c_str(), AT_STATX_DONT_SYNC, STATX_MNT_ID, &status) != 0)
+    return std::nullopt;
+  const auto mounts = mounts_seen_by("/proc/self");
+  const auto found = mounts.find(std::to_string(status.stx_mnt_id));
+  return found == mounts.end() ? std::nullopt : std::optional(found->second.what);
+}
+
+bool is_mounted_elsewhere(dev_t device, const std::optional<MountedPart>& below) {
   const std::string wanted = std::to_string(major(device)) + ":" + std::to_string(minor(device));
   std::set<std::string> seen;  // first lines: those of a mount namespace, and of a root in it, are the same
   std::error_code error;
   for (std::filesystem::directory_iterator process("/proc", error), end; !error && process != end;
        process.increment(error)) {
     if (process->path().filename().string().find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream mounts(process->path() / "mountinfo");
     std::string line;
-    if (!std::getline(mounts, line) || !seen.insert(line).second) continue;
-    do {
-      std::istringstream words(line);  // its number, its parent's, the device's, what of it, where (proc(5))
-      std::string number, parent, mounted, part, at;
-      if (words >> number >> parent >> mounted >> part >> at && mounted == wanted &&
-          (part != "/" || at != place))
-        return true;
-    } while (std::getline(mounts, line));
+    if (!std::getline(std::ifstream(process->path() / "mountinfo"), line) || !seen.insert(line).second)
+      continue;
+    const auto mounts = mounts_seen_by(process->path());
+    for (const auto& [number, mount] : mounts) {
+      if (mount.what.device != wanted) continue;
+      const auto parent = mounts.find(mount.parent);
+      const bool is_copy = mount.what.part == "/" && parent != mounts.end() && parent->second.what == below;
+      if (!is_copy) return true;
+    }
   }
   return false;
 }

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
@@ -30,9 +31,17 @@ int unmount_at(const std::filesystem::path& path, bool force);
 /// none.
 FileDescriptor hold_mount(const std::filesystem::path& place);
 bool put_back(const FileDescriptor& mount, const std::filesystem::path& place);
-/// Whether any process has it, or a part of it, mounted at another place, in whatever mount namespace. A copy
-/// at this place that a namespace got as it was made does not count: nobody asked for that.
-bool is_mounted_elsewhere(dev_t device, const std::filesystem::path& place);
+/// A file system and the directory of it that is shown, as the kernel spells them.
+struct MountedPart {
+  std::string device;
+  std::string part;
+  friend bool operator==(const MountedPart&, const MountedPart&) = default;
+};
+/// What a mount at this place stands on.
+std::optional<MountedPart> part_below(const std::filesystem::path& place);
+/// Whether any process sees it, or a part of it, mounted, in whatever mount namespace. Where it stands on the
+/// same as here it does not count: such a copy of all mounts a namespace begins with, asked for or not.
+bool is_mounted_elsewhere(dev_t device, const std::optional<MountedPart>& below);
 
 /// Whether a descriptor of this number may be the daemon's last one but for those that the sessions which are
 /// there open as they are used; else `quota_exceeded`. Numbers are given from the lowest on.

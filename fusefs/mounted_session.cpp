@@ -36,14 +36,10 @@ ssize_t write_channel(int, iovec* parts, int count, void* user_data) {
   return channel.write({parts, static_cast<std::size_t>(count)});
 }
 
-std::filesystem::path real_mount_point(const MountConfig& config) {
-  return real_mount_root(config.mount_point.parent_path()) / config.mount_point.filename();
-}
-
 Operations::Config operations_config(const MountConfig& config) {
   Operations::Config operations;
   operations.mount_points = {config.mount_point};
-  const auto real = real_mount_point(config);
+  const auto real = real_mount_root(config.mount_point.parent_path()) / config.mount_point.filename();
   if (real != config.mount_point) operations.mount_points.push_back(real);
   operations.owner_uid = config.owner_uid;
   operations.owner_gid = config.owner_gid;
@@ -299,8 +295,12 @@ Result<void> MountedSession::unmount(bool force) {
     if (error) return fail_errno(error, "cannot unmount the session");
   } while (!force && there && mounted_at(config_.mount_point) == there);
   // Mounts that follow the host's went with it; a container has one of its own.
-  if (held && is_mounted_elsewhere(*there, real_mount_point(config_)) && put_back(held, config_.mount_point))
-    return in_use();
+  if (held && is_mounted_elsewhere(*there, part_below(config_.mount_point)) &&
+      put_back(held, config_.mount_point))
+    return fail(
+        Code::kBusy,
+        "something of the session is mounted at another place, as in a container: end that, or use force "
+        "(okcvm: --force)");
   finished_ = true;
   fault_point("mount.gone");
   const auto written = state_.passthrough() ? nodes_.written_past_us() : std::unordered_set<std::uint64_t>();

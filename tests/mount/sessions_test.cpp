@@ -409,25 +409,31 @@ TEST_F(Sessions, WhatTheyHoldIsOnTheDiskOnceTheyAreUnmounted) {
   EXPECT_EQ(read(place / "left/workspaces/s/outputs/made"), pattern(300'000));
 }
 
+/// A zone of it, or all of it at its own path, as in `-v DIRECTORY:DIRECTORY`.
 TEST_F(Sessions, AreInUseWhereAContainerHasThemMounted) {
   write(outputs() / "file", "bytes");
-  const ScratchDirectory place("container");
-  ChildProcess container([&](ChildProcess& self) {
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount(outputs().c_str(), place.path().c_str(), nullptr, MS_BIND, nullptr) != 0)
-      return 1;
-    self.send("mounted");
-    self.receive();
-    return read(place / "file") == "bytes" ? 0 : 2;
-  });
-  ASSERT_EQ(container.receive(), "mounted");
-  const auto refused = session().driver().unmount(false);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, Code::kBusy);
-  EXPECT_TRUE(session().driver().is_in_place());
-  EXPECT_EQ(read(outputs() / "file"), "bytes");
-  container.send("look");
-  EXPECT_EQ(container.join(), 0);
+  for (const bool is_whole : {false, true}) {
+    const ScratchDirectory root("container");
+    const auto place = is_whole ? fs::path(root.path().string() + mount().string()) : root / "data";
+    ChildProcess container([&](ChildProcess& self) {
+      const auto what = is_whole ? mount() : outputs();
+      if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+          ::mount("none", root.path().c_str(), "tmpfs", 0, nullptr) != 0 || !fs::create_directories(place) ||
+          ::mount(what.c_str(), place.c_str(), nullptr, MS_BIND, nullptr) != 0)
+        return 1;
+      self.send("mounted");
+      self.receive();
+      return read(place / (is_whole ? "outputs/file" : "file")) == "bytes" ? 0 : 2;
+    });
+    ASSERT_EQ(container.receive(), "mounted");
+    const auto refused = session().driver().unmount(false);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kBusy);
+    EXPECT_TRUE(session().driver().is_in_place());
+    EXPECT_EQ(read(outputs() / "file"), "bytes");
+    container.send("look");
+    EXPECT_EQ(container.join(), 0);
+  }
   value_of(session().driver().unmount(false));
 }
 
