@@ -288,7 +288,7 @@ Result<void> MountedSession::unmount(bool force) {
         Code::kBusy,
         "something else is mounted on the session: unmount that first, or use force (okcvm: --force)");
   if (force && is_mounted()) fetch_mapped_stores();
-  const FileDescriptor held = force || !there ? FileDescriptor() : hold_mount(config_.mount_point);
+  FileDescriptor held = force || !there ? FileDescriptor() : hold_mount(config_.mount_point);
   do {  // also where somebody bound it to its own place
     const int error = unmount_at(config_.mount_point, force);
     if (error == EBUSY) return in_use();
@@ -301,6 +301,7 @@ Result<void> MountedSession::unmount(bool force) {
         Code::kBusy,
         "something of the session is mounted at another place, as in a container: end that, or use force "
         "(okcvm: --force)");
+  held = {};  // the last reference goes while what the kernel still has to write is served
   finished_ = true;
   fault_point("mount.gone");
   const auto written = state_.passthrough() ? nodes_.written_past_us() : std::unordered_set<std::uint64_t>();
@@ -349,8 +350,11 @@ Result<void> MountedSession::load_skill(Skill skill) {
 }
 
 Result<bool> MountedSession::renew_skill(Skill skill) {
+  const auto former = workspace_->skill(skill.name.text());
   auto renewed = workspace_->renew_skill(skill.name, std::move(skill.directory));
-  if (renewed && *renewed) tell_of_skill(skill.name);
+  if (!renewed || !*renewed) return renewed;
+  tell_of_skill(skill.name);
+  if (former && !nodes_.knows_any_in(*former)) workspace_->release(*former);
   return renewed;
 }
 

@@ -1,5 +1,6 @@
 #include "fusefs/skill_numbers.h"
 
+#include <algorithm>
 #include <fstream>
 #include <utility>
 
@@ -21,18 +22,20 @@ VolumeId next_after(VolumeId number) {
 SkillNumbers::SkillNumbers(std::filesystem::path file) : file_(std::move(file)) {
   std::ifstream in(file_);
   std::string directory;
-  for (VolumeId number = 0; in >> number && std::getline(in >> std::ws, directory) && !in.eof();)
+  for (VolumeId number = 0; in >> number && in.get() == ' ' && std::getline(in, directory) && !in.eof();)
     given_[number] = directory;  // a later line counts for more; one that was not written whole does not
 }
 
 VolumeId SkillNumbers::number_of(const Name& name, std::string_view identity,
                                  const std::set<VolumeId>& in_use) {
-  const std::string directory = name.text() + " " + std::string(identity);
+  std::string directory = name.text() + " " + std::string(identity);
+  std::replace(directory.begin(), directory.end(), '\n', '/');  // which no name has
   for (const auto& [number, known] : given_)
     if (known == directory) return number;
   const bool is_any_new = given_.size() < kMaxSkillVolumes;
   VolumeId number = number_for(name.text());
-  while (in_use.contains(number) || (is_any_new && given_.contains(number))) number = next_after(number);
+  for (std::size_t tries = 0; tries < kMaxSkillVolumes; ++tries, number = next_after(number))
+    if (!in_use.contains(number) && !(is_any_new && given_.contains(number))) break;
   given_[number] = directory;
   std::ofstream(file_, std::ios::app) << std::to_string(number) + " " + directory + "\n";
   return number;

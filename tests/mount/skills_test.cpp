@@ -228,7 +228,7 @@ TEST_F(Skills, AListingGoesOnWhereItWasWhateverIsUnloadedMeanwhile) {
 TEST_F(Skills, KeepTheirInodeNumbersWhoeverServesThem) {
   if (!session().driver().statistics().survives_daemon)
     GTEST_SKIP() << "mounts do not outlive their daemon here";
-  const std::vector<std::string> names{"c728", "c492"};
+  const std::vector<std::string> names{"c728", " odd\nname", "c492"};
   for (const auto& name : names) {
     session().add_skill(name, {{"SKILL.md", name}});
     session().load_skill(name);
@@ -242,10 +242,10 @@ TEST_F(Skills, KeepTheirInodeNumbersWhoeverServesThem) {
     return found;
   };
   const auto before = numbers();
-  ASSERT_EQ(before.size(), 2u);
+  ASSERT_EQ(before.size(), 3u);
   EXPECT_NE(before.at("c728"), before.at("c492"));
   session().hand_over([&](fusefs::MountConfig& config) {
-    for (const char* name : {"c492", "c728"})
+    for (const char* name : {" odd\nname", "c492", "c728"})
       config.skills.push_back(skill_of(session().scratch() / "state/skills" / name));
   });
   value_of(session().driver().unload_skill(value_of(Name::parse("c728"))));
