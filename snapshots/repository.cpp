@@ -15,6 +15,7 @@
 #include "snapshots/io.h"
 #include "snapshots/loose_reader.h"
 #include "snapshots/mapped_reads.h"
+#include "snapshots/pack_index.h"
 #include "snapshots/store.h"
 
 namespace okcvm::snapshots {
@@ -118,7 +119,7 @@ Result<std::unique_ptr<Repository>> Repository::open(const std::filesystem::path
   repository->folder_ = FileDescriptor(::open(folder.c_str(), kFolder));
   if (!repository->folder_) return fail_errno(errno, kWhat);
   repository->packs_ = packs_of(repository->folder_.get());
-  repository->handles_ = Handles::open(folder);
+  if (set_unsound_indexes_aside(repository->folder_.get())) repository->handles_ = Handles::open(folder);
   if (!repository->handles_) return fail(git::last_error(Code::kCorrupt, std::string(kWhat)));
   const int fd = repository->folder_.get();
   if (::mkdirat(fd, kOwnFolder, 0700) != 0 && errno != EEXIST) return fail_errno(errno, kWhat);
@@ -302,7 +303,7 @@ bool Repository::is_at(const std::filesystem::path& path) const {
 
 void Repository::refresh() {
   const MappedReads reads;
-  git_odb_refresh(handles_->odb.get());
+  if (set_unsound_indexes_aside(folder_.get(), packs_)) git_odb_refresh(handles_->odb.get());
   packs_.merge(packs_of(folder_.get()));
 }
 
@@ -328,7 +329,7 @@ Result<void> Repository::open_anew() {
 
 Result<void> Repository::reopen() {
   packs_ = packs_of(folder_.get());
-  auto handles = Handles::open(path_);
+  auto handles = set_unsound_indexes_aside(folder_.get()) ? Handles::open(path_) : nullptr;
   if (!handles) return fail(git::last_error(Code::kCorrupt, "the snapshot repository cannot be opened"));
   handles_ = std::move(handles);
   has_failed_ = false;

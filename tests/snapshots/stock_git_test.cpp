@@ -384,6 +384,37 @@ TEST_F(SnapshotTest, AreListedAgainOnceWhatWasDamagedIsMended) {
   EXPECT_TRUE(there_is(in("outputs/two")) && there_is(in("outputs/three")));
 }
 
+/// libgit2 follows them.
+TEST_F(SnapshotTest, AreDamagedWhereAnIndexLeadsOutOfItsPack) {
+  make_zones();
+  shell("echo 1 > outputs/one");
+  const auto first = snapshot("one");
+  const auto before = manifest();
+  reopen();
+  std::filesystem::path index;
+  for (const auto& entry : std::filesystem::directory_iterator(repository() / "objects/pack"))
+    if (entry.path().extension() == ".idx") index = entry.path();
+  ASSERT_FALSE(index.empty());
+  const auto sound = read(index);
+  const auto count = static_cast<unsigned char>(sound[8 + 255 * 4 + 3]);
+  auto damaged = sound;
+  for (std::size_t i = 0; i < count; ++i)
+    damaged.replace(8 + 256 * 4 + count * 24u + i * 4, 4, std::string("\x1f\xff\xf0\0", 4));
+  std::filesystem::permissions(index, std::filesystem::perms(0600));
+  write(index, damaged);
+  EXPECT_TRUE(store().list(0)->at(0).damaged);
+  const auto second = snapshot("two");
+  EXPECT_TRUE(there_is(repository() / "okcvm" / ("damaged-" + index.filename().string())));
+  const auto made =
+      run_script("git index-pack objects/pack/" + index.stem().string() + ".pack", repository());
+  EXPECT_EQ(made.exit_code, 0) << made.output;
+  reopen();
+  EXPECT_EQ(store().find(first.id.text())->label, "one");
+  expect_exact(second);
+  restore(first);
+  expect_same(before, manifest());
+}
+
 TEST_F(SnapshotTest, TouchNothingBehindALinkThatAnOperatorMade) {
   make_zones();
   snapshot("one");
