@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <vector>
 
 #include "policy/file_descriptor.h"
@@ -36,6 +36,15 @@ std::vector<std::uint32_t> numbers_at(int file, std::uint64_t place, std::uint64
   numbers.resize(got.value_or(0) / sizeof(std::uint32_t));
   for (auto& number : numbers) number = ntohl(number);
   return numbers;
+}
+
+/// Whether an index names the pack's checksum: libgit2 refuses a pack of another one.
+bool is_of_pack(int index, int pack) {
+  std::array<char, kTrailer> named{}, there{};
+  const auto index_size = size_of(index), pack_size = size_of(pack);
+  return index_size >= 2 * kTrailer && pack_size >= kTrailer &&
+         read_at(index, named.data(), kTrailer, index_size - 2 * kTrailer) == kTrailer &&
+         read_at(pack, there.data(), kTrailer, pack_size - kTrailer) == kTrailer && named == there;
 }
 
 /// Of an index that libgit2 would take; others it refuses.
@@ -78,7 +87,9 @@ bool set_unsound_indexes_aside(int repository, const std::set<std::string>& know
     const auto name = row.name.substr(0, row.name.size() - kPack.size()) + std::string(kIndex);
     const FileDescriptor pack(::openat(folder.get(), row.name.c_str(), kFlags));
     const FileDescriptor index(::openat(folder.get(), name.c_str(), kFlags));
-    if (!pack || !index || !leads_out(index.get(), size_of(pack.get()))) continue;
+    if (!pack || !index || !is_of_pack(index.get(), pack.get()) ||
+        !leads_out(index.get(), size_of(pack.get())))
+      continue;
     const auto aside = std::string(kOwnFolder) + "/damaged-" + name;
     are_sound &= ::renameat(folder.get(), name.c_str(), repository, aside.c_str()) == 0;
   }
