@@ -297,6 +297,8 @@ Result<void> Operations::apply(const Request& request, const Node& node, int fil
               [=](const char* path) { return ::chmod(path, bits); });
         }) != 0)
       return fail_errno(errno);
+    if (!wanted.mode)
+      kernel_.attributes_now(node.id);  // of an open that empties a file it expects no other mode
     // Bits that a write must clear: the next open must see to that itself, not through the kernel's own path.
     if (**mode & (S_ISUID | S_ISGID)) backings_.drop_unused(node.id);
   }

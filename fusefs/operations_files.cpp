@@ -170,11 +170,7 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags) {
   if (!opened || !(flags & O_TRUNC)) return opened;
   SetAttributes truncation;
   truncation.size = 0;
-  struct stat before {};
-  const auto file = request.kill_privileges ? attribute_file(*node) : fail_errno(ENOENT);
-  const bool takes_bits = file && ::fstat((*file)->get(), &before) == 0 && has_privileges(before);
   auto applied = set_attributes(request, id, truncation);
-  if (takes_bits) kernel_.attributes_now(id);  // of an open that empties it expects another size and times
   if (!applied) {
     release(opened->file);
     return fail(applied.error());

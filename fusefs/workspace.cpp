@@ -152,24 +152,21 @@ bool Workspace::finds_inodes_again() const {
 Result<void> Workspace::load_skill(const Name& name, FileDescriptor directory) {
   if (skill(name.text()))
     return fail(Code::kAlreadyExists, "the skill is loaded already", "skills/" + name.text());
-  add_skill_volume(name, std::move(directory));
+  show_skill(name, std::move(directory));
   return {};
 }
 
 /// The skill shows this directory from now on.
-VolumeId Workspace::add_skill_volume(const Name& name, FileDescriptor directory) {
+void Workspace::show_skill(const Name& name, FileDescriptor directory) {
   const auto identity = identity_of(directory.get());
   // Not under the lock, which requests take: the registry's file system may be slow.
   auto added = std::make_shared<Volume>(std::move(directory), config_.use_handles);
   MutexLock lock(mutex_);
   std::set<VolumeId> in_use;
   for (const auto& [volume, there] : volumes_) in_use.insert(volume);
-  for (const auto& [other, volume] : skills_)
-    if (other != name.text()) in_use.insert(volume);
   const VolumeId id = numbers_.number_of(name, identity, in_use);
   volumes_[id] = std::move(added);
   skills_[name.text()] = id;
-  return id;
 }
 
 Result<bool> Workspace::renew_skill(const Name& name, FileDescriptor directory) {
@@ -183,7 +180,7 @@ Result<bool> Workspace::renew_skill(const Name& name, FileDescriptor directory) 
   if (::fstat(former->root(), &shown) == 0 && shown.st_dev == offered.st_dev &&
       shown.st_ino == offered.st_ino)
     return false;
-  add_skill_volume(name, std::move(directory));
+  show_skill(name, std::move(directory));
   return true;
 }
 

@@ -81,7 +81,7 @@ class Workspace {
  private:
   explicit Workspace(Config config)
       : config_(std::move(config)), numbers_(std::move(config_.skill_numbers)) {}
-  VolumeId add_skill_volume(const Name& name, FileDescriptor directory) EXCLUDES(mutex_);
+  void show_skill(const Name& name, FileDescriptor directory) EXCLUDES(mutex_);
   Result<void> make_folders(Zone zone) EXCLUDES(mutex_);
 
   Config config_;

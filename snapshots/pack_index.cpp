@@ -63,7 +63,8 @@ bool leads_out(int index, std::uint64_t pack_size) {
   const std::uint64_t start = kHead + kTable + counts.back() * kNameAndChecksum;
   const auto offsets = numbers_at(index, start, counts.back());
   const std::uint64_t long_start = start + counts.back() * kOffset;
-  const auto longer = numbers_at(index, long_start, size_of(index) / sizeof(std::uint32_t));
+  const std::uint64_t size = std::max(size_of(index), long_start);
+  const auto longer = numbers_at(index, long_start, (size - long_start) / sizeof(std::uint32_t));
   return std::any_of(offsets.begin(), offsets.end(), [&](std::uint32_t offset) {
     if (!(offset & kIsLong)) return is_outside(offset);
     const std::uint64_t at = std::uint64_t{offset & ~kIsLong} * kLongOffset / sizeof(std::uint32_t);

@@ -293,6 +293,18 @@ std::vector<std::string> Repository::problems_for_git() const {
   return problems;
 }
 
+std::vector<std::string> Repository::packs_without_index() const {
+  std::vector<std::string> advice;
+  for (const auto& pack : packs_of(folder_.get())) {
+    const std::string path = "objects/pack/" + pack;
+    const auto index = std::filesystem::path(path).replace_extension(".idx");
+    if (::faccessat(folder_.get(), index.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+      advice.push_back(path + " has no index: `git index-pack " + path +
+                       "` in the session's repository makes it anew");
+  }
+  return advice;
+}
+
 bool Repository::is_at(const std::filesystem::path& path) const {
   struct stat opened {};
   struct stat standing {};

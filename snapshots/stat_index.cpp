@@ -168,6 +168,7 @@ template <typename Row>
 void StatIndex::load(Log<Row>& log) {
   if (log.loaded_for == base_) return;
   log.rows.clear();
+  log.boot.clear();
   log.loaded_for = base_;
   struct stat status {};
   if (::fstatat(folder_, log.file_name, &status, AT_SYMLINK_NOFOLLOW) != 0) return;

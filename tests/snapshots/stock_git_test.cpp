@@ -405,6 +405,9 @@ TEST_F(SnapshotTest, AreDamagedWhereAnIndexLeadsOutOfItsPack) {
   EXPECT_TRUE(store().list(0)->at(0).damaged);
   const auto second = snapshot("two");
   EXPECT_TRUE(there_is(repository() / "okcvm" / ("damaged-" + index.filename().string())));
+  EXPECT_THAT(
+      store().verify("", record_.source(), nullptr)->problems,
+      ::testing::Contains(::testing::HasSubstr("git index-pack objects/pack/" + index.stem().string())));
   const auto made =
       run_script("git index-pack objects/pack/" + index.stem().string() + ".pack", repository());
   EXPECT_EQ(made.exit_code, 0) << made.output;
