@@ -208,6 +208,36 @@ TEST_F(DaemonFiles, AreNotOverwrittenUnseen) {
   EXPECT_EQ(remove(first), 404);
 }
 
+TEST_F(DaemonFiles, AreAskedForByTheirTimes) {
+  put("outputs/f", "one");
+  const timespec times[2] = {{784111777, 500'000'000}, {784111777, 500'000'000}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, (mount("s1") / "outputs/f").c_str(), times, 0), 0);
+  const std::string then = "Sun, 06 Nov 1994 08:49:37 GMT";
+  EXPECT_EQ(get("outputs/f").headers["last-modified"], then);
+  for (const auto& same :
+       {then, std::string("Sunday, 06-Nov-94 08:49:37 GMT"), std::string("Sun Nov  6 08:49:37 1994")})
+    EXPECT_EQ(get("outputs/f", {{"If-Modified-Since", same}}).status, 304) << same;
+  const std::string before = "Sun, 06 Nov 1994 08:49:36 GMT", after = "Sun, 06 Nov 1994 08:49:38 GMT";
+  EXPECT_EQ(get("outputs/f", {{"If-Modified-Since", before}}).body, "one");
+  EXPECT_EQ(get("outputs/f", {{"If-Modified-Since", after}}).status, 304);
+  EXPECT_EQ(get("outputs/f", {{"If-Modified-Since", after}, {"If-None-Match", "\"other\""}}).body, "one")
+      << "the tag alone counts";
+  EXPECT_EQ(get("outputs/f", {{"If-Modified-Since", "yesterday"}}).body, "one");
+  const auto ask_unmodified = [&](const char* method, const std::string& path, const std::string& since) {
+    return ask(method, "/v1/sessions/s1/files/outputs/" + path, "two", {{"If-Unmodified-Since", since}})
+        .status;
+  };
+  EXPECT_EQ(ask_unmodified("GET", "f", before), 412);
+  EXPECT_EQ(ask_unmodified("GET", "f", then), 200);
+  EXPECT_EQ(ask_unmodified("PUT", "f", before), 412);
+  EXPECT_EQ(ask_unmodified("DELETE", "f", before), 412);
+  EXPECT_EQ(get("outputs/f").body, "one");
+  EXPECT_EQ(put("outputs/f", "two", {{"If-Unmodified-Since", before}, {"If-Match", "*"}}).status, 200)
+      << "the tag alone counts";
+  EXPECT_EQ(ask_unmodified("PUT", "f", then), 412) << "it has just been written";
+  EXPECT_EQ(ask_unmodified("PUT", "new", before), 201) << "what is not there has no time";
+}
+
 TEST_F(DaemonFiles, ThatAreLinksAreDeletedByTheTagsThatAreToldOfThem) {
   put("outputs/f", "one");
   const auto link = mount("s1") / "outputs/link";

@@ -321,10 +321,13 @@ TEST_F(DaemonRequests, ThatAreHalfClosedOrAbandonedLeaveNothing) {
     HttpClient gone(socket());
     gone.send(bytes);
   }
-  {
+  for (const char* cut :
+       {"GET /v1/heal",
+        "PUT /v1/sessions/s1/files/outputs/half HTTP/1.1\r\nContent-Length: 100\r\n\r\nsome"}) {
     HttpClient gone(socket());
-    gone.send("PUT /v1/sessions/s1/files/outputs/half HTTP/1.1\r\nContent-Length: 100\r\n\r\nsome");
+    gone.send(cut);
     gone.end_sending();
+    EXPECT_EQ(gone.receive().status, 400) << cut;
     EXPECT_TRUE(gone.is_closed_within(5));
   }
   EXPECT_TRUE(comes_true([&] { return count_in_proc(pid_, "fd") <= descriptors; }));

@@ -46,6 +46,12 @@ TEST_F(DaemonSessions, AreMountedShownAndDeleted) {
   EXPECT_EQ(description(), "how to pdf");
   add_skill("pdf", "\xef\xbb\xbf---\r\ndescription: 'how to pdf'\r\n---\r\n");
   EXPECT_EQ(description(), "how to pdf");
+  for (const char* folded :
+       {"description: >-\n  how\n\n  to pdf\nname: pdf", "description: |\r\n\thow to\r\n  pdf\r",
+        "description: how\n to pdf", "description:\n  \"how to\n  pdf\""}) {
+    add_skill("pdf", "---\n" + std::string(folded) + "\n---\n");
+    EXPECT_EQ(description(), "how to pdf") << folded;
+  }
   std::string much;
   for (int i = 0; i < 300; ++i) much += "\u00e9";
   add_skill("pdf", "---\ndescription: x" + much + "\n---\n");

@@ -70,6 +70,7 @@ TEST_F(ServerTest, RefusesAnAddressThatIsNone) {
   EXPECT_EQ(raw("GET /?a=%00 HTTP/1.1\r\n\r\n").status, 400);
   EXPECT_EQ(raw("GET /?a=1&a=2 HTTP/1.1\r\n\r\n").status, 400);
   EXPECT_EQ(raw("GET http://okcvm/x HTTP/1.1\r\n\r\n").body, "/x|");
+  EXPECT_EQ(raw("GET HTTP://okcvm/x HTTP/1.1\r\n\r\n").body, "/x|");
   EXPECT_EQ(raw("GET http://okcvm?a=/x HTTP/1.1\r\n\r\n").status, 400);
 }
 

@@ -42,6 +42,11 @@ Error bad_request(std::string message) {
   return Error::of(Code::kInvalidRequest, std::move(message));
 }
 
+/// The client's message is at fault, which may also end too early, and not the socket.
+bool is_of_http(const boost::system::error_code& error) {
+  return error.category() == http::make_error_code(http::error::bad_method).category();
+}
+
 }  // namespace
 
 Connection::Connection(Socket socket, Peer peer, std::shared_ptr<ConnectionContext> context,
@@ -155,8 +160,7 @@ void Connection::on_header(Error_code error) {
     return answer_and_close(bad_request("the request's header is larger than " +
                                         std::to_string(context_->limits.header_bytes) + " bytes"),
                             431);
-  if (error.category() == http::make_error_code(http::error::bad_method).category() &&
-      error != http::error::end_of_stream && error != http::error::partial_message)
+  if (is_of_http(error))
     return answer_and_close(bad_request("this is not an HTTP/1.1 request: " + error.message()), 400);
   if (error) return;
 
@@ -250,8 +254,7 @@ void Connection::read_some(std::size_t room, std::function<void(std::size_t)> th
                                                     std::to_string(self->idle_limit().count()) +
                                                     " s for it, or between two pieces of a file"),
                                         408);
-        if (error.category() == http::make_error_code(http::error::bad_method).category() &&
-            error != http::error::partial_message && error != http::error::end_of_stream)
+        if (is_of_http(error))
           return self->answer_and_close(bad_request("the body is malformed: " + error.message()), 400);
         if (error) return;
         const auto size = self->piece_.size() - self->parser_->get().body().size;

@@ -40,8 +40,9 @@ Method method_of(http::verb verb) {
 }
 
 std::string_view path_and_query_of(std::string_view target) {
-  if (target.starts_with("http://"))
-    target.remove_prefix(std::min(target.find_first_of("/?#", 7), target.size()));
+  constexpr std::string_view kScheme = "http://";
+  if (lower_case(target.substr(0, kScheme.size())) == kScheme)
+    target.remove_prefix(std::min(target.find_first_of("/?#", kScheme.size()), target.size()));
   if (!target.starts_with('/')) return {};
   return target.substr(0, target.find('#'));
 }

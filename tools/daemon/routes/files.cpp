@@ -4,8 +4,8 @@
 
 #include "fusefs/session_mount.h"
 #include "policy/file_kind.h"
-#include "policy/iso_time.h"
 #include "tools/daemon/http/uri.h"
+#include "tools/daemon/routes/conditions.h"
 #include "tools/daemon/routes/fields.h"
 #include "tools/daemon/routes/file_sink.h"
 #include "tools/daemon/routes/handlers.h"
@@ -30,40 +30,6 @@ Result<RelPath> path_of(const Exchange& exchange) {
 Result<void> fits_slash(const Exchange& exchange, const fusefs::FileInfo& there) {
   if (!path_text(exchange).ends_with('/') || there.type == fusefs::FileType::kDirectory) return {};
   return fail_errno(ENOTDIR, "the path ends with a slash", std::string(path_text(exchange)));
-}
-
-/// HTTP's own date form (RFC 9110, 5.6.7).
-std::string http_date(const timespec& time) {
-  const tm parts = utc_of(time.tv_sec);
-  char text[64];
-  std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &parts);
-  return text;
-}
-
-/// Whether a list of entity tags, or "*", names this one. Compared strongly, a weak tag ("W/" before it)
-/// names none (RFC 9110, 8.8.3.2).
-bool names_tag(std::string_view list, std::string_view tag, bool strongly) {
-  if (list == "*") return true;
-  for (auto at = list.find(tag); at != list.npos; at = list.find(tag, at + 1))
-    if (!strongly || !list.substr(0, at).ends_with("W/")) return true;
-  return false;
-}
-
-/// What If-Match and If-None-Match ask for of what is there, if there is anything, by the tags that are told
-/// of it. errno ECANCELED: answered as 412.
-Result<void> check_condition(std::string_view match, std::string_view none_match,
-                             const std::vector<std::string>& tags) {
-  const auto names_one = [&](std::string_view list, bool strongly) {
-    return std::any_of(tags.begin(), tags.end(),
-                       [&](const auto& tag) { return names_tag(list, tag, strongly); });
-  };
-  const bool is_wanted = match.empty() || names_one(match, true);
-  if (is_wanted && (none_match.empty() || !names_one(none_match, false))) return {};
-  auto error = is_wanted && none_match == "*"
-                   ? Error::of(Code::kAlreadyExists, "there is a file at this path already")
-                   : Error::of(Code::kBusy, "the file is not the one that was asked for: read it again");
-  error.errno_value = ECANCELED;
-  return fail(std::move(error));
 }
 
 Json entry_view(fusefs::Files& files, const Caller& caller, const RelPath& path,
@@ -98,13 +64,14 @@ Result<Response> send_file(const Request& request, const RelPath& path, fusefs::
   const fusefs::FileInfo& info = file.info;
   Response response;
   const auto tag = etag_of(info);
+  const Conditions conditions(request);
   response.headers = {{"ETag", tag},
                       {"Last-Modified", http_date(info.modified)},
                       {"Accept-Ranges", "bytes"},
                       {"X-Content-Type-Options", "nosniff"}};
   response.content_type = content_type_of(path.leaf());
-  if (auto met = check_condition(request.header("if-match"), {}, {tag}); !met) return fail(met.error());
-  if (const auto known = request.header("if-none-match"); !known.empty() && names_tag(known, tag, false)) {
+  if (auto met = conditions.check({&info}); !met) return fail(met.error());
+  if (conditions.is_known(info)) {
     response.status = 304;
     return response;
   }
@@ -132,17 +99,13 @@ Result<Response> send_file(const Request& request, const RelPath& path, fusefs::
   return response;
 }
 
-/// The same as a check at the moment of the change; none if nothing is asked for. Listings tell a link's own
-/// tag, its GET that of what it leads to.
+/// A request's conditions as a check at the moment of the change; none if nothing is asked for. Listings tell
+/// a link's own tag, its GET that of what it leads to.
 fusefs::EntryCheck condition_of(const Request& request) {
-  const std::string match(request.header("if-match"));
-  const std::string none_match(request.header("if-none-match"));
-  if (match.empty() && none_match.empty()) return nullptr;
-  return [=](const fusefs::FileInfo* there, const fusefs::FileInfo* target) {
-    std::vector<std::string> tags;
-    for (const auto* info : {there, target})
-      if (info) tags.push_back(etag_of(*info));
-    return check_condition(match, none_match, tags);
+  const Conditions conditions(request);
+  if (conditions.are_none()) return nullptr;
+  return [conditions](const fusefs::FileInfo* there, const fusefs::FileInfo* target) {
+    return conditions.check_change({there, target});
   };
 }
 

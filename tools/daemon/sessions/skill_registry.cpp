@@ -17,26 +17,45 @@ namespace {
 
 constexpr std::size_t kMaxDescription = 500;
 
-/// The `description:` line of the front matter at the head of a SKILL.md.
+std::string_view without_blanks(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r";
+  text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
+  text.remove_suffix(text.size() - std::min(text.find_last_not_of(kBlank) + 1, text.size()));
+  return text;
+}
+
+/// At most `most` bytes, and no part of a character of UTF-8 at the end.
+std::string cut(std::string text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (text[most] & 0xc0) == 0x80) --most;
+  text.resize(most);
+  return text;
+}
+
+/// The `description:` of the front matter at the head of a SKILL.md: a scalar of YAML, made one line.
 std::optional<std::string> description_in(std::string_view text) {
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf", kBlank = " \r", kKey = "description:";
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf", kKey = "description:";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   if (!text.starts_with("---\n") && !text.starts_with("---\r\n")) return std::nullopt;
-  text.remove_prefix(text.find('\n') + 1);
-  while (!text.empty() && !text.starts_with("---")) {
-    auto line = text.substr(0, text.find('\n'));
+  const auto take_line = [&] {
+    const auto line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
+    return line;
+  };
+  take_line();
+  while (!text.empty() && !text.starts_with("---")) {
+    const auto line = take_line();
     if (!line.starts_with(kKey)) continue;
-    line.remove_prefix(kKey.size());
-    line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));
-    line.remove_suffix(line.size() - std::min(line.find_last_not_of(kBlank) + 1, line.size()));
+    std::string value(without_blanks(line.substr(kKey.size())));
+    if (value.starts_with('>') || value.starts_with('|'))
+      value.clear();  // what is indented below is the text
+    while (!text.empty() && std::string_view(" \t\r\n").find(text.front()) != std::string_view::npos)
+      if (const auto more = without_blanks(take_line()); !more.empty())
+        value.append(value.empty() ? "" : " ").append(more);
     for (const char quote : {'"', '\''})
-      if (line.size() > 1 && line.front() == quote && line.back() == quote)
-        line = line.substr(1, line.size() - 2);
-    if (line.size() <= kMaxDescription) return std::string(line);
-    std::size_t end = kMaxDescription;
-    while (end > 0 && (line[end] & 0xc0) == 0x80) --end;  // in the middle of a character of UTF-8
-    return std::string(line.substr(0, end));
+      if (value.size() > 1 && value.front() == quote && value.back() == quote)
+        value = value.substr(1, value.size() - 2);
+    return cut(std::move(value), kMaxDescription);
   }
   return std::nullopt;
 }
