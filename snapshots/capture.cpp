@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "policy/fault.h"
 #include "policy/zones.h"
@@ -15,6 +16,7 @@
 namespace okcvm::snapshots {
 namespace {
 
+constexpr std::size_t kLongestPath = PATH_MAX - 1;
 constexpr std::string_view kCannotRead = "a file of the session cannot be read, so no snapshot was taken";
 constexpr std::string_view kTooDeep =
     "no snapshot was taken, for none holds paths of over 4095 bytes: move this directory up, or remove it, "
@@ -180,7 +182,7 @@ Result<void> Capture::entry(Node& node, int parent, const std::string& path,
                             std::vector<Node*>& directories) {
   if (auto told = tell_progress(); !told) return told;
   ++found_.entries;
-  if (path.size() > 4095)
+  if (path.size() > kLongestPath)
     return fail_errno(ENAMETOOLONG, kTooDeep, node.parent ? node.parent->path() : std::string());
   struct stat status {};
   if (::fstatat(parent, node.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -215,6 +217,14 @@ bool Capture::is_captured(const Node& node, const struct stat& status) const {
          !(node.marks & kMarkEntry) && linked_.count(status.st_ino);
 }
 
+/// Whether no path below a folder that was moved, and is not looked into, can have become too long. What is
+/// read whole is told of by its path.
+bool Capture::stays_short(const std::string& known, const std::string& path) {
+  if (path.size() <= known.size()) return true;
+  const auto longest = trust_.index->longest_folder_below(known) + 1 + NAME_MAX;
+  return longest + path.size() - known.size() <= kLongestPath;
+}
+
 /// Decides how much of a directory must be read.
 Result<void> Capture::folder(Node& node, int parent, const std::string& path) {
   if (!node.is_directory()) return tree_.become(node, NodeType::kDirectory);
@@ -229,7 +239,7 @@ Result<void> Capture::folder(Node& node, int parent, const std::string& path) {
   if (!fd) return unreadable(Error::from_errno(errno, ""), path);
   auto identity = identity_of(fd.get());
   if (!identity) return unreadable(identity.error(), path);
-  const bool is_recognized = expected && *expected == *identity;
+  const bool is_recognized = expected && *expected == *identity && stays_short(known, path);
   if (!is_recognized) node.marks |= kMarkWhole;
   if (is_recognized && !node.origin.empty())
     moves_.emplace_back(known, path);

@@ -65,6 +65,7 @@ class Capture final {
                           const std::string& path);
   Result<void> link(Node& node, int parent, const struct stat& status, const std::string& path);
   Result<void> folder(Node& node, int parent, const std::string& path);
+  bool stays_short(const std::string& known, const std::string& path);
   bool is_captured(const Node& node, const struct stat& status) const;
   bool needs_reading(const Node& node, const struct stat& status) const;
   /// Answers whether someone can still write to it.
@@ -73,7 +74,7 @@ class Capture final {
 
   using LinkGroups = std::map<std::uint32_t, std::vector<std::string>>;
   Result<void> join_links();
-  void leave_group(const std::string& path, const LinkedInode& inode, const LinkGroups& former);
+  void leave_groups(const LinkedInode& inode, const LinkGroups& former);
   Result<void> find_links(std::map<std::uint64_t, LinkedInode>& wanted);
   Result<void> walk_for_links(const std::string& path, std::map<std::uint64_t, LinkedInode>& wanted);
   Result<void> follow_model(const std::string& path, const std::string& model);

@@ -17,28 +17,26 @@ Result<void> Capture::join_links() {
   const auto former = linked_.empty() ? LinkGroups() : tree_.links().groups();
   for (const auto& path : alone_) tree_.links().remove(path);
   if (linked_.empty()) return {};
-  bool incomplete = false;
+  std::set<std::uint32_t> groups;
   for (auto& [number, inode] : linked_) {
     inode.known.insert(inode.paths.begin(), inode.paths.end());
-    const auto captured = inode.paths;
-    std::set<std::uint32_t> groups;
-    for (const auto& path : captured) {
-      const auto group = tree_.links().find(path);
-      if (!group || !groups.insert(*group).second) continue;
-      for (const auto& other : former.at(*group)) {
-        if (inode.known.count(other)) continue;
-        auto status = disk_->stat(other);
-        if (!status) return fail(status.error());
-        if (*status && (*status)->st_ino == number) inode.add(other);
-      }
-    }
-    incomplete = incomplete || inode.paths.size() < inode.links;
+    for (const auto& path : inode.paths)
+      if (const auto group = tree_.links().find(path)) groups.insert(*group);
   }
+  for (const auto group : groups)
+    for (const auto& member : former.at(group)) {
+      auto status = disk_->stat(member);
+      if (!status) return fail(status.error());
+      const auto inode = *status ? linked_.find((*status)->st_ino) : linked_.end();
+      if (inode != linked_.end()) inode->second.add(member);
+    }
+  const bool incomplete = std::any_of(linked_.begin(), linked_.end(), [](const auto& each) {
+    return each.second.paths.size() < each.second.links;
+  });
   if (incomplete)
     if (auto found = find_links(linked_); !found) return found;
 
-  for (const auto& [number, inode] : linked_)
-    for (const auto& path : inode.paths) leave_group(path, inode, former);
+  for (const auto& [number, inode] : linked_) leave_groups(inode, former);
   for (const auto& [number, inode] : linked_) {
     // A name moved, or came and will go, while it was looked for: what is recorded under it must be found.
     if (inode.paths.size() < inode.links)
@@ -54,13 +52,19 @@ Result<void> Capture::join_links() {
 }
 
 /// A name that was another file's counts as removed: what is recorded under it may be about that one.
-void Capture::leave_group(const std::string& path, const LinkedInode& inode, const LinkGroups& former) {
-  const auto group = tree_.links().find(path);
-  if (!group) return;
-  const auto& others = former.at(*group);
-  const bool is_same_file =
-      std::all_of(others.begin(), others.end(), [&](const auto& name) { return inode.known.count(name); });
-  is_same_file ? tree_.links().take_out(path) : tree_.links().remove(path);
+void Capture::leave_groups(const LinkedInode& inode, const LinkGroups& former) {
+  std::map<std::uint32_t, bool> is_whole;  // all of a former group is this file
+  for (const auto& path : inode.paths) {
+    const auto group = tree_.links().find(path);
+    if (!group) continue;
+    const auto [known, is_new] = is_whole.try_emplace(*group);
+    if (is_new) {
+      const auto& names = former.at(*group);
+      known->second =
+          std::all_of(names.begin(), names.end(), [&](const auto& name) { return inode.known.count(name); });
+    }
+    known->second ? tree_.links().take_out(path) : tree_.links().remove(path);
+  }
 }
 
 /// The other names of a file may be anywhere in the zones.

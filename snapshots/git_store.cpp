@@ -72,28 +72,32 @@ void GitStore::release_memory() {
 
 // -- One at a time
 
-/// Runs one public call under both locks. The edge where exceptions end (only a lack of memory throws here).
+/// Runs one public call under both locks.
 template <typename Answer, typename... Parameters, typename... Arguments>
 Result<Answer> GitStore::locked(Result<Answer> (GitStore::*work)(Parameters...), Arguments&&... arguments) {
   MutexLock lock(mutex_);
-  try {
-    if (auto found = find_repository(); !found) return fail(found.error());
-    FileDescriptor held;
-    if (repository_) {
-      if (!only_looks_) {
-        auto file = lock_repository();
-        if (!file) return fail(file.error());
-        held = std::move(*file);
-      }
-      if (auto noticed = notice_others(); !noticed) return fail(noticed.error());
-      if (gives_up_)
-        if (auto put_aside = give_up_restore(); !put_aside) return fail(put_aside.error());
+  return run(work, std::forward<Arguments>(arguments)...);
+}
+
+/// The edge where exceptions end (only a lack of memory throws here).
+template <typename Answer, typename... Parameters, typename... Arguments>
+Result<Answer> GitStore::run(Result<Answer> (GitStore::*work)(Parameters...), Arguments&&... arguments) try {
+  if (auto found = find_repository(); !found) return fail(found.error());
+  FileDescriptor held;
+  if (repository_) {
+    if (!only_looks_) {
+      auto file = lock_repository();
+      if (!file) return fail(file.error());
+      held = std::move(*file);
     }
-    return (this->*work)(std::forward<Arguments>(arguments)...);
-  } catch (const std::exception&) {
-    gives_up_ = true;  // a restore may have been under way
-    return fail_errno(ENOMEM, "the work on snapshots was given up");
+    if (auto noticed = notice_others(); !noticed) return fail(noticed.error());
+    if (gives_up_)
+      if (auto put_aside = give_up_restore(); !put_aside) return fail(put_aside.error());
   }
+  return (this->*work)(std::forward<Arguments>(arguments)...);
+} catch (const std::exception&) {
+  gives_up_ = true;  // a restore may have been under way
+  return fail_errno(ENOMEM, "the work on snapshots was given up");
 }
 
 /// Opens what stands at the repository's place, unless that is what is open already.
@@ -132,8 +136,9 @@ template <typename Answer, typename... Parameters, typename... Arguments>
 Result<Answer> GitStore::looked(Result<Answer> (GitStore::*work)(Parameters...),
                                 const Arguments&... arguments) {
   if (mutex_.try_lock()) {
+    auto answer = run(work, arguments...);
     mutex_.unlock();
-    return locked(work, arguments...);
+    return answer;
   }
   GitStore beside(config_);
   beside.only_looks_ = true;

@@ -74,6 +74,9 @@ class GitStore final : public Store {
   Result<Answer> locked(Result<Answer> (GitStore::*work)(Parameters...), Arguments&&... arguments)
       EXCLUDES(mutex_);
   template <typename Answer, typename... Parameters, typename... Arguments>
+  Result<Answer> run(Result<Answer> (GitStore::*work)(Parameters...), Arguments&&... arguments)
+      REQUIRES(mutex_);
+  template <typename Answer, typename... Parameters, typename... Arguments>
   Result<Answer> looked(Result<Answer> (GitStore::*work)(Parameters...), const Arguments&... arguments)
       EXCLUDES(mutex_);
   Result<FileDescriptor> lock_repository() REQUIRES(mutex_);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
 namespace okcvm::snapshots {
@@ -58,6 +59,10 @@ Result<PackEntry> finish_entry(const Oid& oid, std::string_view bytes, bool comp
   thread_local Deflater fast(kCompressionLevel);
   thread_local Deflater plain(0);
   entry.oid = oid;
+  if (bytes.size() > std::numeric_limits<uInt>::max())
+    return fail(
+        Code::kQuotaExceeded,
+        "no snapshot was taken: the list of a directory, with its files' extended attributes, is too large");
   if (!(compress ? fast : plain).append(bytes, entry.bytes))
     return fail_errno(ENOMEM, "an object cannot be compressed");
   entry.crc = static_cast<std::uint32_t>(

@@ -36,9 +36,9 @@ void PathTable::take_out(std::string_view path) {
 
 std::vector<std::string> PathTable::tree(std::string_view path) const {
   std::vector<std::string> found;
-  // "a.b" sorts between "a" and "a/b", so what shares the prefix is looked through.
-  for (auto at = numbers_.lower_bound(path); at != numbers_.end() && at->first.starts_with(path); ++at)
-    if (is_at_or_below(at->first, path)) found.push_back(at->first);
+  if (numbers_.contains(path)) found.emplace_back(path);
+  const auto end = numbers_.lower_bound(std::string(path) + '0');  // '0' follows '/'
+  for (auto at = numbers_.lower_bound(std::string(path) + '/'); at != end; ++at) found.push_back(at->first);
   return found;
 }
 

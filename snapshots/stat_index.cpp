@@ -205,6 +205,14 @@ std::optional<Identity> StatIndex::folder(std::string_view path) {
   return at == folders_.rows.end() ? std::nullopt : std::optional(at->second);
 }
 
+std::size_t StatIndex::longest_folder_below(const std::string& path) {
+  load(folders_);
+  std::size_t longest = path.size();
+  for (auto [at, last] = below(folders_.rows, path); at != last; ++at)
+    longest = std::max(longest, at->first.size());
+  return longest;
+}
+
 std::optional<FileStamp> StatIndex::file(std::string_view path) {
   load(files_);
   const auto at = files_.rows.find(path);

@@ -42,6 +42,8 @@ class StatIndex final {
   /// Paths are those of that snapshot.
   std::optional<Identity> folder(std::string_view path);
   std::optional<FileStamp> file(std::string_view path);
+  /// The length of the longest path of a folder at or below this one.
+  std::size_t longest_folder_below(const std::string& path);
   /// Whether that was noted since the host started. Where a host stopped without warning, a file's times can
   /// be on the disk and its bytes not: a stamp from before says nothing of them then.
   bool is_of_this_boot();

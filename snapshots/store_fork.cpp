@@ -73,8 +73,6 @@ Result<void> GitStore::write_out(const Commit& commit, const StoreConfig& target
   Staging staging(*repository_, Disk(std::move(*zones_folder)), progress);
   for (const auto& zone : (*tree)->root().children) {
     if (auto loaded = (*tree)->load(*zone); !loaded) return loaded;
-    zone->attributes.uid = target.owner_uid;
-    zone->attributes.gid = target.owner_gid;
     if (auto built = staging.build(**tree, *zone, zone->name, zone->name, Extent::kWithAllBelow); !built)
       return built;
   }

@@ -83,6 +83,25 @@ TEST_F(SnapshotTest, ARenamedFolderIsNotReadAgain) {
   expect_exact(taken);
 }
 
+/// None could be read that holds them.
+TEST_F(SnapshotTest, IsNotTakenOfPathsThatBecameTooLongByAMove) {
+  make_zones();
+  std::string below = "uploads/a", deep = "outputs";
+  for (int i = 0; i < 15; ++i) below += "/" + std::string(200, 'a');
+  for (int i = 0; i < 8; ++i) deep += "/" + std::string(200, 'b');
+  std::filesystem::create_directories(in(below));
+  std::filesystem::create_directories(in(deep));
+  write(in(below + "/file"), "x");
+  std::filesystem::create_hard_link(in(below + "/file"), in(below + "/link"));
+  snapshot();
+  move("uploads/a", deep + "/a");
+  const auto refused = store().take("", record_.source(), nullptr);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().errno_value, ENAMETOOLONG);
+  move(deep + "/a", "uploads/again");
+  expect_exact(snapshot());
+}
+
 TEST_F(SnapshotTest, VerifyNeedsNone) {
   make_zones();
   EXPECT_FALSE(store().take("given up", record_.source(),

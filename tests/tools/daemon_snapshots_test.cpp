@@ -308,10 +308,15 @@ TEST_F(DaemonSnapshots, BringBackAWorkspaceThatWasLost) {
 
 TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {
   write(file(), "one");
+  ASSERT_EQ(::chown((mount("s1") / "outputs").c_str(), 1234, 1234), 0);
   const auto forked = post("fork", {{"id", "copy"}});
   ASSERT_EQ(forked.status, 201) << forked.body;
   EXPECT_EQ(forked.json()["forked_from"]["session"], "s1");
   EXPECT_EQ(read(mount("copy") / "outputs/f"), "one");
+  struct stat zone {};
+  ASSERT_EQ(::stat((mount("copy") / "outputs").c_str(), &zone), 0);
+  EXPECT_EQ(zone.st_uid, 1234u) << "as the snapshot has it";
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy/verify").json()["total"], 0);
   write(mount("copy") / "outputs/f", "other");
   EXPECT_EQ(read(file()), "one");
   write(file(), "two");
