@@ -15,25 +15,43 @@ bool always() {
 TEST(Turns, AreSoManyForEachUserAndNoneForNobodyWhoWaits) {
   Turns turns;
   std::vector<Turns::Turn> taken;
-  for (std::size_t i = 0; i < Turns::kMost; ++i) taken.push_back(*turns.take(1000, always));
-  EXPECT_TRUE(turns.take(1001, always)) << "nobody waits for another user";
-  const auto given_up = turns.take(1000, [] { return false; });
+  for (std::size_t i = 0; i < Turns::kMost; ++i) taken.push_back(*turns.take(1000, {}, always));
+  EXPECT_TRUE(turns.take(1001, {}, always)) << "nobody waits for another user";
+  const auto given_up = turns.take(1000, {}, [] { return false; });
   ASSERT_FALSE(given_up);
   EXPECT_EQ(given_up.error().code, Code::kBusy);
 
   std::promise<void> waits;
   auto next = std::async(std::launch::async, [&] {
     bool is_first = true;
-    return turns.take(1000, [&] {
+    return turns.take(1000, {}, [&] {
       if (std::exchange(is_first, false)) waits.set_value();
       return true;
     });
   });
   waits.get_future().wait();
-  EXPECT_FALSE(turns.take(1000, [] { return false; })) << "behind the one that waits";
+  EXPECT_FALSE(turns.take(1000, {}, [] { return false; })) << "behind the one that waits";
   taken.pop_back();
   EXPECT_TRUE(next.get());
-  EXPECT_TRUE(turns.take(1000, always)) << "the turn that was waited for has ended";
+  EXPECT_TRUE(turns.take(1000, {}, always)) << "the turn that was waited for has ended";
+}
+
+TEST(Turns, AreNotTakenUpByOneSessionWhoseRequestsWaitForEachOther) {
+  Turns turns;
+  auto running = *turns.take(1000, "slow", always);
+  std::promise<void> waits;
+  auto next = std::async(std::launch::async, [&] {
+    bool is_first = true;
+    return turns.take(1000, "slow", [&] {
+      if (std::exchange(is_first, false)) waits.set_value();
+      return true;
+    });
+  });
+  waits.get_future().wait();
+  EXPECT_TRUE(turns.take(1000, "other", [] { return false; })) << "passes by the one that waits";
+  EXPECT_FALSE(turns.take(1000, "slow", [] { return false; }));
+  running.reset();
+  EXPECT_TRUE(next.get());
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ struct Exchange {
   /// sent, or when the next one is asked for: who waits for a turn holds none that others wait for.
   Result<void> take_turn(Turns& turns) {
     request.turn.reset();
-    auto turn = turns.take(request.peer.uid, [this] {
+    const bool is_of_store = &turns == &service.live_comparisons || &turns == &service.verifications;
+    auto turn = turns.take(request.peer.uid, is_of_store ? session->id().text() : std::string(), [this] {
       return request.progress("waiting for other requests of this user", 0, 0);
     });
     if (!turn) return fail(turn.error());

@@ -7,6 +7,8 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
 
 #include "policy/error.h"
 #include "policy/thread_annotations.h"
@@ -14,21 +16,27 @@
 namespace okcvm::daemon {
 
 /// Requests whose answers take much memory and work are served a few at a time for each user; the others wait
-/// in their order, for nobody else's. To be taken before anything that others wait for. Thread-safe.
+/// in their order, for nobody else's. Where one session's have to wait for each other anyway, they have one
+/// turn at a time, so that they do not wait with the turns of other sessions. To be taken before anything
+/// that others wait for. Thread-safe.
 class Turns final {
  public:
   static constexpr std::size_t kMost = 4;
   using Turn = std::shared_ptr<void>;
 
   /// Waits for a turn of this user's, which ends with what is returned. `busy` once `goes_on` says no.
-  Result<Turn> take(uid_t user, const std::function<bool()>& goes_on) EXCLUDES(mutex_);
+  /// `session` is empty where there may be several of one.
+  Result<Turn> take(uid_t user, const std::string& session, const std::function<bool()>& goes_on)
+      EXCLUDES(mutex_);
 
  private:
   struct User {
-    std::size_t taken = 0;
-    std::list<const void*> waiting;  // who came first is first
+    std::multiset<std::string> taken;  // by these sessions
+    std::list<std::string> waiting;    // who came first is first
+    bool has(const std::string& session) const { return !session.empty() && taken.contains(session); }
+    bool may_go(std::list<std::string>::const_iterator who) const;
   };
-  void give_back(uid_t user) EXCLUDES(mutex_);
+  void give_back(uid_t user, const std::string& session) EXCLUDES(mutex_);
   void drop_idle(uid_t user) REQUIRES(mutex_);
 
   Mutex mutex_;

@@ -132,7 +132,7 @@ Result<Sessions::Entry> Sessions::make_entry(SessionRecord record) {
   if (!is_new && there->second->record().state == SessionPhase::kMaking)
     return fail(Code::kBusy, "a session with this id is being made, or taken back: ask again in a moment");
   if (!is_new) return fail(Code::kAlreadyExists, "a session with this id exists: choose another id");
-  gone_.erase(session->id().text());
+  if (gone_.erase(session->id().text())) std::erase(gone_first_, session->id().text());
   return Entry{std::move(session), std::move(*pass)};
 }
 
