@@ -117,7 +117,9 @@ class Files {
   virtual Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path,
                                                        std::optional<mode_t> mode, IfExists if_exists,
                                                        EntryCheck check = nullptr) = 0;
-  virtual Result<void> make_directories(const Caller& caller, const RelPath& path, mode_t mode) = 0;
+  /// With all its parents. Answers whether it was not there; an Error from `check`, as above, cancels.
+  virtual Result<bool> make_directories(const Caller& caller, const RelPath& path, mode_t mode,
+                                        const EntryCheck& check = nullptr) = 0;
   /// A file or link, or an empty directory; with `recursive` a whole tree. Zone directories themselves stay.
   /// `check` is called with what stands there (a link is itself); an Error from it cancels. No file that
   /// create() started takes the place between that and the removal. What is put into a tree meanwhile goes

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 
 namespace okcvm::fusefs {
@@ -17,6 +18,7 @@ constexpr int kFlags = O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
 GoingNames::GoingNames(std::filesystem::path path, Start start) : path_(std::move(path)) {
   if (start == Start::kAnew) ::unlink(path_.c_str());
   file_ = FileDescriptor(::open(path_.c_str(), kFlags));
+  is_unread_ = !file_ && errno != ENOENT;
   struct stat status {};
   if (file_ && ::fstat(file_.get(), &status) == 0) size_ = static_cast<std::size_t>(status.st_size);
 }
@@ -31,14 +33,16 @@ bool GoingNames::note(const RelPath& path) {
   return put == static_cast<ssize_t>(line.size());
 }
 
-std::string GoingNames::text() const {
+std::optional<std::string> GoingNames::text() const {
+  if (is_unread_) return std::nullopt;
   std::string text(size_, '\0');
-  if (!file_ || ::pread(file_.get(), text.data(), size_, 0) != static_cast<ssize_t>(size_)) return {};
+  if (size_ && ::pread(file_.get(), text.data(), size_, 0) != static_cast<ssize_t>(size_))
+    return std::nullopt;
   return text;
 }
 
 std::vector<RelPath> GoingNames::all() const {
-  const auto text = this->text();
+  const auto text = this->text().value_or("");
   std::vector<RelPath> paths;
   for (std::size_t start = 0, end = 0; (end = text.find('\0', start)) != text.npos; start = end + 1)
     if (auto path = RelPath::parse(std::string_view(text).substr(start, end - start)))
@@ -48,15 +52,16 @@ std::vector<RelPath> GoingNames::all() const {
 
 bool GoingNames::has_all() const {
   const auto text = this->text();
-  return text.size() <= kMost && !text.starts_with('\0') && text.find(std::string(2, '\0')) == text.npos &&
-         (text.empty() || text.ends_with('\0'));
+  return text && text->size() <= kMost && !text->starts_with('\0') &&
+         text->find(std::string(2, '\0')) == text->npos && (text->empty() || text->ends_with('\0'));
 }
 
 void GoingNames::clear() {
-  if (!file_) return;
+  if (!file_ && !is_unread_) return;
   ::unlink(path_.c_str());
   file_.reset();
   size_ = 0;
+  is_unread_ = false;
 }
 
 }  // namespace okcvm::fusefs

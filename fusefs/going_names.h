@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,16 +24,17 @@ class GoingNames final {
   [[nodiscard]] bool note(const RelPath& path);
   std::vector<RelPath> all() const;
   /// Whether all() has every name that was to be noted, as far as the file tells: not where there was more
-  /// than fits, or one has no path.
+  /// than fits, one has no path, or the file cannot be read.
   bool has_all() const;
   void clear();
 
  private:
-  std::string text() const;
+  std::optional<std::string> text() const;  // none: it cannot be read
 
   std::filesystem::path path_;
   FileDescriptor file_;
   std::size_t size_ = 0;
+  bool is_unread_ = false;  // what the last daemon noted
 };
 
 }  // namespace okcvm::fusefs

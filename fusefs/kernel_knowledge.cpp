@@ -13,7 +13,7 @@ constexpr std::uint32_t kNamesForOneAttribute = 8;
 // beside so many names with theirs; one that wants none has the driver look at so many files for nothing.
 constexpr std::uint32_t kNamesForOneAsked = 4096;
 
-std::atomic<std::uint32_t> changes_so_far{0};
+std::atomic<std::uint64_t> changes_so_far{0};
 
 void set(std::vector<bool>& bits, std::uint32_t slot, bool value) {
   if (slot >= bits.size()) {
@@ -63,7 +63,7 @@ bool KernelKnowledge::tell(std::uint32_t slot) {
   const Asking& asking = Asking::current();
   Telling& told = telling(slot);
   told.to = told.to == kNobody || told.to == asking.thread ? asking.thread : kSeveral;
-  return static_cast<std::int32_t>(told.changed_at - asking.changes) <= 0;  // the count may start again at 0
+  return told.changed_at <= asking.changes;
 }
 
 bool KernelKnowledge::changed(std::uint32_t slot) {

@@ -11,7 +11,7 @@ namespace okcvm::fusefs {
 /// Whose request the calling thread carries out, and since when: how many changes there had been by then.
 struct Asking {
   std::int32_t thread = 0;  // of the program; 0: unknown
-  std::uint32_t changes = 0;
+  std::uint64_t changes = 0;
 
   static Asking& current();
   /// To be called before anything is looked at for the request.
@@ -57,7 +57,7 @@ class KernelKnowledge {
   static constexpr std::int32_t kSeveral = -2;
   struct Telling {
     std::int32_t to = kUnknown;    // the thread of a program that was told since the last change
-    std::uint32_t changed_at = 0;  // as Asking::changes counts
+    std::uint64_t changed_at = 0;  // as Asking::changes counts
   };
   struct Listing {
     std::uint32_t names = 0;

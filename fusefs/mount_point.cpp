@@ -32,20 +32,42 @@ bool directory_is_empty(const std::filesystem::path& directory) {
 
 struct SeenMount {
   std::string parent;  // its number
-  MountedPart what;
+  std::string device, part, place;
 };
+using SeenMounts = std::map<std::string, SeenMount>;  // by number
 
-/// By number: what /proc/<pid>/mountinfo (proc(5)) tells.
-std::map<std::string, SeenMount> mounts_seen_by(const std::filesystem::path& process) {
-  std::map<std::string, SeenMount> mounts;
+/// What /proc/<pid>/mountinfo (proc(5)) tells.
+SeenMounts mounts_seen_by(const std::filesystem::path& process) {
+  SeenMounts mounts;
   std::ifstream rows(process / "mountinfo");
   for (std::string line; std::getline(rows, line);) {
     std::istringstream words(line);
     std::string number;
     SeenMount mount;
-    if (words >> number >> mount.parent >> mount.what.device >> mount.what.part) mounts[number] = mount;
+    if (words >> number >> mount.parent >> mount.device >> mount.part >> mount.place) mounts[number] = mount;
   }
   return mounts;
+}
+
+/// As it is told there.
+std::string escaped(const std::string& path) {
+  std::string text;
+  for (const char c : path)
+    if (constexpr std::string_view kEscaped = " \t\n\\"; kEscaped.find(c) == kEscaped.npos)
+      text += c;
+    else
+      text.append({'\\', '0', static_cast<char>('0' + c / 8), static_cast<char>('0' + c % 8)});
+  return text;
+}
+
+std::optional<Standing> standing_on(const SeenMount& below, const std::string& place) {
+  const std::string_view start = below.place == "/" ? std::string_view() : below.place;
+  if (!place.starts_with(start)) return std::nullopt;
+  return Standing{below.device, below.part, place.substr(start.size())};
+}
+
+std::string directory_below(const Standing& mount) {
+  return mount.device + " " + (mount.part == "/" ? "" : mount.part) + mount.place;
 }
 
 bool is_mount_point(const std::filesystem::path& path) {
@@ -122,17 +144,20 @@ bool put_back(const FileDescriptor& mount, const std::filesystem::path& place) {
   return ::syscall(SYS_move_mount, mount.get(), "", AT_FDCWD, place.c_str(), MOVE_MOUNT_F_EMPTY_PATH) == 0;
 }
 
-std::optional<MountedPart> part_below(const std::filesystem::path& place) {
+std::optional<Standing> standing_at(const std::filesystem::path& place) {
+  const auto directory = real_mount_root(place.parent_path());
   struct statx status {};
-  if (::statx(AT_FDCWD, place.parent_path().c_str(), AT_STATX_DONT_SYNC, STATX_MNT_ID, &status) != 0)
+  if (::statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC, STATX_MNT_ID, &status) != 0)
     return std::nullopt;
   const auto mounts = mounts_seen_by("/proc/self");
-  const auto found = mounts.find(std::to_string(status.stx_mnt_id));
-  return found == mounts.end() ? std::nullopt : std::optional(found->second.what);
+  const auto below = mounts.find(std::to_string(status.stx_mnt_id));
+  if (below == mounts.end()) return std::nullopt;
+  return standing_on(below->second, escaped(directory / place.filename()));
 }
 
-bool is_mounted_elsewhere(dev_t device, const std::optional<MountedPart>& below) {
+Elsewhere mounted_elsewhere(dev_t device, const std::optional<Standing>& here) {
   const std::string wanted = std::to_string(major(device)) + ":" + std::to_string(minor(device));
+  auto found = Elsewhere::kNowhere;
   std::set<std::string> seen;  // first lines: those of a mount namespace, and of a root in it, are the same
   std::error_code error;
   for (std::filesystem::directory_iterator process("/proc", error), end; !error && process != end;
@@ -143,13 +168,18 @@ bool is_mounted_elsewhere(dev_t device, const std::optional<MountedPart>& below)
       continue;
     const auto mounts = mounts_seen_by(process->path());
     for (const auto& [number, mount] : mounts) {
-      if (mount.what.device != wanted) continue;
-      const auto parent = mounts.find(mount.parent);
-      const bool is_copy = mount.what.part == "/" && parent != mounts.end() && parent->second.what == below;
-      if (!is_copy) return true;
+      if (mount.device != wanted) continue;
+      const auto below = mounts.find(mount.parent);
+      // One whose parent is outside of what the process sees may be ours, seen from another root.
+      const auto there = below == mounts.end() ? here : standing_on(below->second, mount.place);
+      if (mount.part == "/" && below != mounts.end() && there && there == here) continue;
+      const bool is_on_the_same =
+          there && here && (there->device == wanted || directory_below(*there) == directory_below(*here));
+      if (!is_on_the_same) return Elsewhere::kSomewhere;
+      found = Elsewhere::kOnTheSame;
     }
   }
-  return false;
+  return found;
 }
 
 Result<FileDescriptor> mount_device(const std::filesystem::path& mount_point) {

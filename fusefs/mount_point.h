@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -31,17 +32,23 @@ int unmount_at(const std::filesystem::path& path, bool force);
 /// none.
 FileDescriptor hold_mount(const std::filesystem::path& place);
 bool put_back(const FileDescriptor& mount, const std::filesystem::path& place);
-/// A file system and the directory of it that is shown, as the kernel spells them.
-struct MountedPart {
-  std::string device;
-  std::string part;
-  friend bool operator==(const MountedPart&, const MountedPart&) = default;
+/// Where a mount stands: a file system, the directory of it that is shown there, and the place in that. As
+/// the kernel spells them.
+struct Standing {
+  std::string device, part, place;
+  friend bool operator==(const Standing&, const Standing&) = default;
 };
-/// What a mount at this place stands on.
-std::optional<MountedPart> part_below(const std::filesystem::path& place);
-/// Whether any process sees it, or a part of it, mounted, in whatever mount namespace. Where it stands on the
-/// same as here it does not count: such a copy of all mounts a namespace begins with, asked for or not.
-bool is_mounted_elsewhere(dev_t device, const std::optional<MountedPart>& below);
+/// Of a mount at this place.
+std::optional<Standing> standing_at(const std::filesystem::path& place);
+/// Whether any process sees a file system, or a part of it, mounted elsewhere, in whatever mount namespace. A
+/// copy that stands as the one here is not: with such copies of all mounts a namespace begins, asked for or
+/// not.
+enum class Elsewhere : std::uint8_t {
+  kNowhere,
+  kOnTheSame,  // only on the same directory as here, or on itself: these may go with the one here
+  kSomewhere,
+};
+Elsewhere mounted_elsewhere(dev_t device, const std::optional<Standing>& here);
 
 /// Whether a descriptor of this number may be the daemon's last one but for those that the sessions which are
 /// there open as they are used; else `quota_exceeded`. Numbers are given from the lowest on.

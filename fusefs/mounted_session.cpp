@@ -116,6 +116,13 @@ Unexpected in_use() {
       "files or working directories in the session are in use; close them or use force (okcvm: --force)");
 }
 
+Unexpected in_use_elsewhere() {
+  return fail(
+      Code::kBusy,
+      "something of the session is mounted at another place, as in a container: end that, or use force "
+      "(okcvm: --force)");
+}
+
 }  // namespace
 
 MountedSession::MountedSession(MountConfig config, FileDescriptor device,
@@ -288,6 +295,8 @@ Result<void> MountedSession::unmount(bool force) {
         Code::kBusy,
         "something else is mounted on the session: unmount that first, or use force (okcvm: --force)");
   if (force && is_mounted()) fetch_mapped_stores();
+  const auto standing = force || !there ? std::nullopt : standing_at(config_.mount_point);
+  if (standing && mounted_elsewhere(*there, standing) == Elsewhere::kSomewhere) return in_use_elsewhere();
   FileDescriptor held = force || !there ? FileDescriptor() : hold_mount(config_.mount_point);
   do {  // also where somebody bound it to its own place
     const int error = unmount_at(config_.mount_point, force);
@@ -295,12 +304,9 @@ Result<void> MountedSession::unmount(bool force) {
     if (error) return fail_errno(error, "cannot unmount the session");
   } while (!force && there && mounted_at(config_.mount_point) == there);
   // Mounts that follow the host's went with it; a container has one of its own.
-  if (held && is_mounted_elsewhere(*there, part_below(config_.mount_point)) &&
+  if (held && mounted_elsewhere(*there, standing) != Elsewhere::kNowhere &&
       put_back(held, config_.mount_point))
-    return fail(
-        Code::kBusy,
-        "something of the session is mounted at another place, as in a container: end that, or use force "
-        "(okcvm: --force)");
+    return in_use_elsewhere();
   held = {};  // the last reference goes while what the kernel still has to write is served
   finished_ = true;
   fault_point("mount.gone");
@@ -315,8 +321,7 @@ Result<void> MountedSession::unmount(bool force) {
   ::rmdir(config_.mount_point.c_str());
   if (workspace_->is_materialized()) changes_.rest([this] { return workspace_->sync(); });
   fault_point("mount.rested");
-  forget_mount(config_.runtime_dir, config_.id);
-  keep_writers(state_file(config_.runtime_dir, config_.id, StateFile::kWriters), written);
+  leave_only_writers(config_.runtime_dir, config_.id, written);
   return {};
 }
 

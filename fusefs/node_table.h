@@ -142,8 +142,8 @@ class NodeTable {
   void set_coverage(NodeId id, std::uint32_t epoch, Coverage coverage) EXCLUDES(mutex_);
   /// Whether the next snapshot reads this node anyway, as part of a directory recorded whole in this epoch.
   bool is_covered(NodeId id, std::uint32_t epoch) const EXCLUDES(mutex_);
-  /// How far a directory lies below the directory that links in it may not leave: 1 for `outputs`, 2 for
-  /// `outputs/a`, but 0 for a skill's own directory; at or below a directory that is_misplaced(), the least
+  /// How far a directory lies below the session's root: 1 for `outputs`, 2 for `outputs/a` and a skill's own
+  /// directory; at or below a directory that is_misplaced(), the least
   /// that it may be for the kernel. Nothing if the chain of parents, up to such a one, is broken, dead, or a
   /// circle.
   std::optional<std::size_t> depth(NodeId id) const EXCLUDES(mutex_);

@@ -191,7 +191,7 @@ Result<std::pair<Entry, Opened>> Operations::create(const Request& request, Node
   FileDescriptor file(with_faults("backing.create", [&] { return as_caller(request, make); }));
   if (!file && errno == EEXIST) {
     if (was_made_before(request, directory, name))
-      file = FileDescriptor(::openat(directory.file.get(), name, how, mode));
+      file = FileDescriptor(::openat(directory.file.get(), name, how & ~O_CREAT));
     else  // made since the kernel looked, which looks again for ESTALE and checks what it opens then
       return fail_errno(flags & O_EXCL ? EEXIST : ESTALE);
   }

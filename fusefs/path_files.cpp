@@ -9,6 +9,7 @@
 
 #include "fusefs/caller_rights.h"
 #include "fusefs/pending_parts.h"
+#include "policy/symlink_rule.h"
 #include "policy/trees.h"
 
 namespace okcvm::fusefs {
@@ -96,7 +97,7 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
     if (way.starts_with('/')) {
       const auto& spellings = operations_.mount_points();
       const auto mount_point = std::find_if(spellings.begin(), spellings.end(),
-                                            [way](const auto& each) { return way.starts_with(each); });
+                                            [way](const auto& each) { return is_below(way, each); });
       if (mount_point == spellings.end())
         return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads to the host",
                     path.text());
@@ -165,7 +166,7 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
   const Entry& directory = found->last();
   if (!S_ISDIR(directory.attributes.st_mode))
     return fail(Error{Code::kInvalidRequest, ENOTDIR, "this is not a directory", path.text()});
-  if (!may(caller, directory.attributes, R_OK))
+  if (!may(caller, directory.attributes, R_OK | X_OK))  // attributes are told, too
     return fail(Code::kForbidden, "this user may not list the directory", path.text());
   Listing listing;
   std::vector<std::string> names;  // the first ones and one more, as a heap: there may be millions
@@ -291,18 +292,24 @@ Result<WorkspaceInfo> PathFiles::info(const GoesOn& goes_on) {
 
 // -- Changing
 
-Result<void> PathFiles::make_directories(const Caller& caller, const RelPath& path, mode_t mode) {
+Result<bool> PathFiles::make_directories(const Caller& caller, const RelPath& path, mode_t mode,
+                                         const EntryCheck& check) {
   const SessionState::Untold untold(state_);
   std::vector<Placed> made;
-  Result<void> result;
-  {
+  const auto result = [&]() -> Result<bool> {
     const Gate::Closing alone(gate_);  // as the kernel's locks make its own changes of names
+    const auto there = walk_existing(caller, path, Last::kFollow);
+    if (check) {
+      const auto info =
+          there ? std::optional(info_of_entry(there->last(), std::string(path.leaf()))) : std::nullopt;
+      if (auto met = check(info ? &*info : nullptr, nullptr); !met) return fail(met.error());
+    }
     auto found = walk_making(caller, path, mode, made);
-    if (!found)
-      result = fail(found.error());
-    else if (!S_ISDIR(found->last().attributes.st_mode))
-      result = fail(Code::kAlreadyExists, "a file stands at this path", path.text());
-  }
+    if (!found) return fail(found.error());
+    if (!S_ISDIR(found->last().attributes.st_mode))
+      return fail(Code::kAlreadyExists, "a file stands at this path", path.text());
+    return !there;
+  }();
   for (const auto& placed : made) {
     tell_kernel(placed);  // a node that went the kernel does not know
     kernel_.inode(placed.directory);

@@ -86,7 +86,8 @@ class PathFiles final : public Files {
   Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path,
                                                std::optional<mode_t> mode, IfExists if_exists,
                                                EntryCheck check) override;
-  Result<void> make_directories(const Caller& caller, const RelPath& path, mode_t mode) override;
+  Result<bool> make_directories(const Caller& caller, const RelPath& path, mode_t mode,
+                                const EntryCheck& check) override;
   Result<void> remove(const Caller& caller, const RelPath& path, bool recursive, const EntryCheck& check,
                       const GoesOn& goes_on) override;
   Result<void> empty_zone(Zone zone, const GoesOn& goes_on) override;

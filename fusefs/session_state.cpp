@@ -228,8 +228,8 @@ SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fac
   for (std::uint32_t i = 0;; ++i) {
     const std::uint32_t slot = (home + i) % kChanges;
     auto& record = state.changes[slot];
-    // There are more records than threads that have one, so one is free, or it is a dead daemon's. It is
-    // claimed with an impossible number first: the fact must be there before the number that vouches for it.
+    // One is free, or a dead daemon's, or gets free: few threads keep theirs while they wait. It is claimed
+    // with an impossible number first: the fact must be there before the number that vouches for it.
     std::uint64_t free = 0;
     const bool is_mine = record.unique.compare_exchange_strong(free, ~std::uint64_t{0}) ||
                          (i >= kChanges && (*slots_)[slot].inherited.exchange(false));

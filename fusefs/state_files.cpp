@@ -37,10 +37,25 @@ void forget_mount(const std::filesystem::path& runtime_dir, const SessionId& id)
   for (const char* ending : kEndings) ::unlink((runtime_dir / (id.text() + ending)).c_str());
 }
 
+void leave_only_writers(const std::filesystem::path& runtime_dir, const SessionId& id,
+                        const std::unordered_set<std::uint64_t>& inodes) {
+  const auto writers = state_file(runtime_dir, id, StateFile::kWriters);
+  keep_writers(writers, inodes);
+  for (const char* ending : kEndings)
+    if (const auto file = runtime_dir / (id.text() + ending); file != writers) ::unlink(file.c_str());
+}
+
 void keep_writers(const std::filesystem::path& file, const std::unordered_set<std::uint64_t>& inodes) {
-  if (inodes.empty()) return;
-  std::ofstream out(file);
+  if (inodes.empty()) {
+    ::unlink(file.c_str());
+    return;
+  }
+  auto draft = file;
+  draft += ".new";
+  std::ofstream out(draft);
   for (const auto inode : inodes) out << inode << '\n';
+  out.close();
+  ::rename(draft.c_str(), file.c_str());
 }
 
 std::unordered_set<std::uint64_t> kept_writers(const std::filesystem::path& file) {

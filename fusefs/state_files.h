@@ -18,6 +18,9 @@ std::filesystem::path state_file(const std::filesystem::path& runtime_dir, const
 /// for the next mounts; what cannot be kept or read counts as none.
 void keep_writers(const std::filesystem::path& file, const std::unordered_set<std::uint64_t>& inodes);
 std::unordered_set<std::uint64_t> kept_writers(const std::filesystem::path& file);
+/// Of a mount that ended these are left, and none of its other files; at no moment neither.
+void leave_only_writers(const std::filesystem::path& runtime_dir, const SessionId& id,
+                        const std::unordered_set<std::uint64_t>& inodes);
 
 /// No other directory has this, not even one with the same number later; empty where it is not known.
 std::string identity_of(int directory);

@@ -165,7 +165,7 @@ void Workspace::show_skill(const Name& name, FileDescriptor directory) {
   std::set<VolumeId> in_use;
   for (const auto& [volume, there] : volumes_) in_use.insert(volume);
   const VolumeId id = numbers_.number_of(name, identity, in_use);
-  volumes_[id] = std::move(added);
+  volumes_.try_emplace(id, std::move(added));  // of the same directory, which has what is known pinned
   skills_[name.text()] = id;
 }
 

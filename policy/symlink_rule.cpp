@@ -20,12 +20,12 @@ bool has_dot_dot(std::string_view rest) {
   return false;
 }
 
+}  // namespace
+
 bool is_below(std::string_view path, std::string_view root) {
   return !root.empty() && path.starts_with(root) &&
          (path.size() == root.size() || root.back() == '/' || path[root.size()] == '/');
 }
-
-}  // namespace
 
 bool link_is_contained(std::string_view text, const LinkPlace& place) {
   // The system takes a text up to its first NUL byte: what would be judged is not what would be followed.

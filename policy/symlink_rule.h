@@ -19,4 +19,7 @@ struct LinkPlace {
 /// text, nothing is looked up.
 bool link_is_contained(std::string_view text, const LinkPlace& place);
 
+/// Whether an absolute path is this one, or leads through it. Pure text as well.
+bool is_below(std::string_view path, std::string_view root);
+
 }  // namespace okcvm

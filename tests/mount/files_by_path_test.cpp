@@ -156,6 +156,28 @@ TEST_F(FilesByPath, SayWhichRuleRefusedThemAlsoBehindALink) {
   EXPECT_THAT(refused.error().message, HasSubstr("this part of the session is read-only"));
 }
 
+TEST_F(FilesByPath, AreListedWithTheirAttributesOnlyForWhoMaySearchTheDirectory) {
+  std::filesystem::create_directory(outputs() / "d");
+  write(outputs() / "d/file", "x");
+  const auto list_as = [&](mode_t mode) {
+    ::chmod((outputs() / "d").c_str(), mode);
+    return session().files().list({2001, 2001, {}}, path("outputs/d"), "", 10);
+  };
+  const auto listed = list_as(0744);
+  ASSERT_FALSE(listed);
+  EXPECT_EQ(listed.error().code, Code::kForbidden);
+  EXPECT_EQ(value_of(list_as(0755)).entries.size(), 1u);
+}
+
+TEST_F(FilesByPath, AreNotFoundBehindALinkToWhatOnlyBeginsLikeTheMountPoint) {
+  start_with([](auto& config) { config.symlink_host_roots = {config.mount_point.parent_path().string()}; });
+  write(outputs() / "file", "x");
+  std::filesystem::create_symlink(mount().string() + "outputs", outputs() / "link");
+  const auto found = session().files().stat({0, 0, {}}, path("outputs/link/file"), true);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, Code::kPathTraversalBlocked);
+}
+
 /// For the daemon that comes when this one dies in the middle.
 TEST_F(FilesByPath, AreNotedBeforeTheyGo) {
   write(temp() / "gone", "x");

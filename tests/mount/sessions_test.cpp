@@ -393,6 +393,12 @@ TEST_F(Sessions, RequestsAreCounted) {
   EXPECT_EQ(session().driver().statistics().open_files, 1u);
 }
 
+std::uint64_t mount_number(const fs::path& place) {
+  struct statx status {};
+  EXPECT_OK(::statx(AT_FDCWD, place.c_str(), AT_SYMLINK_NOFOLLOW, STATX_MNT_ID, &status));
+  return status.stx_mnt_id;
+}
+
 /// The next mount believes the record of changes, so what that does not name must be there.
 TEST_F(Sessions, WhatTheyHoldIsOnTheDiskOnceTheyAreUnmounted) {
   const ScratchDirectory place("power");
@@ -409,27 +415,33 @@ TEST_F(Sessions, WhatTheyHoldIsOnTheDiskOnceTheyAreUnmounted) {
   EXPECT_EQ(read(place / "left/workspaces/s/outputs/made"), pattern(300'000));
 }
 
-/// A zone of it, or all of it at its own path, as in `-v DIRECTORY:DIRECTORY`.
+/// A zone of it, all of it at its own path, as in `-v DIRECTORY:DIRECTORY`, or all of it on the file system
+/// that has the mount point.
 TEST_F(Sessions, AreInUseWhereAContainerHasThemMounted) {
   write(outputs() / "file", "bytes");
-  for (const bool is_whole : {false, true}) {
-    const ScratchDirectory root("container");
-    const auto place = is_whole ? fs::path(root.path().string() + mount().string()) : root / "data";
+  const ScratchDirectory root("container");
+  const auto beside = mount().parent_path() / "a jail";
+  fs::create_directory(beside);
+  for (const auto& [what, place] : {std::pair(outputs(), root / "data"),
+                                    {mount(), fs::path(root.path().string() + mount().string())},
+                                    {mount(), beside}}) {
     ChildProcess container([&](ChildProcess& self) {
-      const auto what = is_whole ? mount() : outputs();
       if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-          ::mount("none", root.path().c_str(), "tmpfs", 0, nullptr) != 0 || !fs::create_directories(place) ||
-          ::mount(what.c_str(), place.c_str(), nullptr, MS_BIND, nullptr) != 0)
+          ::mount("none", root.path().c_str(), "tmpfs", 0, nullptr) != 0)
         return 1;
+      fs::create_directories(place);
+      if (::mount(what.c_str(), place.c_str(), nullptr, MS_BIND, nullptr) != 0) return 1;
       self.send("mounted");
       self.receive();
-      return read(place / (is_whole ? "outputs/file" : "file")) == "bytes" ? 0 : 2;
+      return read(place / (what == mount() ? "outputs/file" : "file")) == "bytes" ? 0 : 2;
     });
     ASSERT_EQ(container.receive(), "mounted");
+    const auto number = mount_number(mount());
     const auto refused = session().driver().unmount(false);
-    ASSERT_FALSE(refused);
+    ASSERT_FALSE(refused) << place;
     EXPECT_EQ(refused.error().code, Code::kBusy);
     EXPECT_TRUE(session().driver().is_in_place());
+    EXPECT_EQ(mount_number(mount()), number) << "it was away meanwhile";
     EXPECT_EQ(read(outputs() / "file"), "bytes");
     container.send("look");
     EXPECT_EQ(container.join(), 0);

@@ -273,6 +273,19 @@ TEST_F(Skills, AnotherDiskThatTookASkillsPlaceIsShownThoughItsInodesHaveTheSameN
   EXPECT_EQ(stat_of(sub).st_nlink, 2u);
 }
 
+/// Where the file system has no handles, what the kernel knows is there by its descriptors alone.
+TEST_F(Skills, StayTheSameWhenTheyAreUnloadedAndLoadedAgain) {
+  start_with([](fusefs::MountConfig& config) { config.file_handles = false; });
+  session().add_skill("pdf", {{"lib/code.py", "code"}});
+  session().load_skill("pdf");
+  const auto lib = open_file(skills() / "pdf/lib", O_RDONLY | O_DIRECTORY);
+  value_of(session().driver().unload_skill(value_of(Name::parse("pdf"))));
+  session().load_skill("pdf");
+  struct stat status {};
+  EXPECT_OK(::stat((skills() / "pdf/lib").c_str(), &status));
+  EXPECT_EQ(read(skills() / "pdf/lib/code.py"), "code");
+}
+
 TEST_F(Skills, ThatAreUnloadedAreLetGoOf) {
   const ScratchDirectory registry("registry");
   fs::create_directory(registry / "disk");

@@ -335,8 +335,10 @@ TEST_F(DaemonFiles, AreWrittenByOneOfManyWhoAskForTheSame) {
       const auto answer = put("outputs/" + std::to_string(round) + "/a/f", "x", {{"If-None-Match", "*"}});
       made += answer.status == 201;
       refused += answer.status == 412;
+      const auto directory = "outputs/d" + std::to_string(round) + "?directory=true";
+      made += put(directory, "", {{"If-None-Match", "*"}}).status == 201;
     });
-    EXPECT_EQ(made, 1);
+    EXPECT_EQ(made, 2) << "the file and the directory";
     EXPECT_EQ(refused, kWriters - 1);
   }
 }

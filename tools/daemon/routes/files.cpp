@@ -127,16 +127,13 @@ class DirectorySink final : public BodySink {
     if (!pass) return fail(pass.error());
     auto mount = session_->need_mount();
     if (!mount) return fail(mount.error());
-    const auto there = (*mount)->files().stat(caller_, path_, true);
-    if (check_)
-      if (auto met = check_(there ? &*there : nullptr, nullptr); !met) return fail(met.error());
-    if (auto made = (*mount)->files().make_directories(caller_, path_, mode_); !made)
-      return fail(made.error());
+    const auto is_new = (*mount)->files().make_directories(caller_, path_, mode_, check_);
+    if (!is_new) return fail(is_new.error());
     Json view{{"path", path_.text()}};
     if (const auto made = (*mount)->files().stat(caller_, path_, true)) view["etag"] = etag_of(*made);
-    view["created"] = !there;
+    view["created"] = *is_new;
     add_encoded_path(view, path_);
-    return json_response(view, there ? 200 : 201);
+    return json_response(view, *is_new ? 201 : 200);
   }
 
  private:
