@@ -43,7 +43,7 @@ class SessionGate final {
   Result<Pass> alone() EXCLUDES(mutex_);
   /// `busy` at once if anybody uses the session.
   Result<Pass> alone_now() EXCLUDES(mutex_);
-  /// The same, for an end of what the session holds: work that takes long sees is_ending() meanwhile and
+  /// As alone(), for an end of what the session holds: work that takes long sees is_ending() meanwhile and
   /// stops.
   Result<Pass> alone_for_end() EXCLUDES(mutex_);
   bool is_ending() const { return ending_ > 0; }
