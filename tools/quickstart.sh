@@ -12,6 +12,7 @@ case "${1-}" in
   *) echo "usage: tools/quickstart.sh [--keep]" >&2; exit 2 ;;
 esac
 need_root
+unset "${!OKCVM_@}"  # a setting for this host's daemon is none for ours
 
 work='' daemon='' finished=no
 
