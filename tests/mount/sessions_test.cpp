@@ -422,9 +422,10 @@ TEST_F(Sessions, AreInUseWhereAContainerHasThemMounted) {
   const ScratchDirectory root("container");
   const auto beside = mount().parent_path() / "a jail";
   fs::create_directory(beside);
-  for (const auto& [what, place] : {std::pair(outputs(), root / "data"),
-                                    {mount(), fs::path(root.path().string() + mount().string())},
-                                    {mount(), beside}}) {
+  for (const auto& bind : {std::pair(outputs(), root / "data"),
+                           {mount(), fs::path(root.path().string() + mount().string())},
+                           {mount(), beside}}) {
+    const auto what = bind.first, place = bind.second;
     ChildProcess container([&](ChildProcess& self) {
       if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
           ::mount("none", root.path().c_str(), "tmpfs", 0, nullptr) != 0)
