@@ -303,7 +303,7 @@ Result<void> MountedSession::unmount(bool force) {
     if (error == EBUSY) return in_use();
     if (error) return fail_errno(error, "cannot unmount the session");
   } while (!force && there && mounted_at(config_.mount_point) == there);
-  // Mounts that follow the host's went with it; a container has one of its own.
+  // Mounts that follow the host's went with it; a container has one of its own, or made it meanwhile.
   if (held && mounted_elsewhere(*there, standing) != Elsewhere::kNowhere &&
       put_back(held, config_.mount_point))
     return in_use_elsewhere();

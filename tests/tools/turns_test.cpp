@@ -37,7 +37,7 @@ TEST(Turns, AreSoManyForEachUserAndNoneForNobodyWhoWaits) {
 }
 
 TEST(Turns, AreNotTakenUpByOneSessionWhoseRequestsWaitForEachOther) {
-  Turns turns;
+  Turns turns(true);
   auto running = *turns.take(1000, "slow", always);
   std::promise<void> waits;
   auto next = std::async(std::launch::async, [&] {

@@ -38,10 +38,13 @@ bool names_one(std::string_view list, std::initializer_list<const fusefs::FileIn
                      [&](const auto* info) { return info && names_tag(list, etag_of(*info), strongly); });
 }
 
-Unexpected not_met(Code code, const char* message) {
-  auto error = Error::of(code, message);
+Unexpected not_met(Error error) {
   error.errno_value = ECANCELED;
   return fail(std::move(error));
+}
+
+Unexpected is_another() {
+  return not_met(Error::of(Code::kBusy, "the file is not the one that was asked for: read it again"));
 }
 
 }  // namespace
@@ -64,15 +67,14 @@ Result<void> Conditions::check(std::initializer_list<const fusefs::FileInfo*> th
     return info && unmodified_since_ && info->modified.tv_sec > *unmodified_since_;
   });
   if (match_.empty() ? !is_newer : names_one(match_, there, true)) return {};
-  return not_met(Code::kBusy, "the file is not the one that was asked for: read it again");
+  return is_another();
 }
 
 Result<void> Conditions::check_change(std::initializer_list<const fusefs::FileInfo*> there) const {
   if (auto met = check(there); !met) return met;
   if (none_match_.empty() || !names_one(none_match_, there, false)) return {};
-  return none_match_ == "*"
-             ? not_met(Code::kAlreadyExists, "there is a file at this path already")
-             : not_met(Code::kBusy, "the file is not the one that was asked for: read it again");
+  if (none_match_ != "*") return is_another();
+  return not_met(Error::of(Code::kAlreadyExists, "there is a file at this path already"));
 }
 
 bool Conditions::is_known(const fusefs::FileInfo& file) const {

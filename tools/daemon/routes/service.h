@@ -25,10 +25,11 @@ struct Service {
   timespec started_at{};
   std::chrono::steady_clock::time_point started{};
   std::function<std::size_t()> connections;
-  Turns documents{};         // large JSON, as bodies and checkpoints
-  Turns listings{};          // of directories, and what differs between snapshots
-  Turns live_comparisons{};  // may read whole workspaces
-  Turns verifications{};     // read whole repositories
+  Turns documents{};  // large JSON, as bodies and checkpoints
+  Turns listings{};   // of directories, and what differs between snapshots
+  // These wait for what others do with the session's snapshots.
+  Turns live_comparisons{true};  // may read whole workspaces
+  Turns verifications{true};     // read whole repositories
 };
 
 /// A request on its way through a route. `session` is set where the pattern has {id}; the peer may use it,
@@ -42,8 +43,7 @@ struct Exchange {
   /// sent, or when the next one is asked for: who waits for a turn holds none that others wait for.
   Result<void> take_turn(Turns& turns) {
     request.turn.reset();
-    const bool is_of_store = &turns == &service.live_comparisons || &turns == &service.verifications;
-    auto turn = turns.take(request.peer.uid, is_of_store ? session->id().text() : std::string(), [this] {
+    auto turn = turns.take(request.peer.uid, session ? session->id().text() : std::string(), [this] {
       return request.progress("waiting for other requests of this user", 0, 0);
     });
     if (!turn) return fail(turn.error());

@@ -8,9 +8,12 @@ namespace okcvm::daemon {
 constexpr std::chrono::milliseconds kBetweenLooks{100};  // at who asked
 
 /// Nobody is before it but who waits for their own session.
-bool Turns::User::may_go(std::list<std::string>::const_iterator who) const {
-  return taken.size() < kMost && !has(*who) &&
-         std::all_of(waiting.begin(), who, [this](const auto& session) { return has(session); });
+bool Turns::may_go(const User& user, std::list<std::string>::const_iterator who) const {
+  const auto has_to_wait = [&](const std::string& session) {
+    return one_a_session_ && user.taken.contains(session);
+  };
+  return user.taken.size() < kMost && !has_to_wait(*who) &&
+         std::all_of(user.waiting.begin(), who, has_to_wait);
 }
 
 Result<Turns::Turn> Turns::take(uid_t user, const std::string& session,
@@ -18,7 +21,7 @@ Result<Turns::Turn> Turns::take(uid_t user, const std::string& session,
   const MutexLock lock(mutex_);
   auto& entry = users_[user];
   const auto place = entry.waiting.insert(entry.waiting.end(), session);
-  while (!entry.may_go(place)) {
+  while (!may_go(entry, place)) {
     changed_.wait_for(mutex_, kBetweenLooks);
     if (goes_on()) continue;
     entry.waiting.erase(place);

@@ -24,8 +24,11 @@ class Turns final {
   static constexpr std::size_t kMost = 4;
   using Turn = std::shared_ptr<void>;
 
-  /// Waits for a turn of this user's, which ends with what is returned. `busy` once `goes_on` says no.
-  /// `session` is empty where there may be several of one.
+  /// With `one_a_session`, no two requests of one session are served at once.
+  explicit Turns(bool one_a_session = false) : one_a_session_(one_a_session) {}
+
+  /// Waits for a turn of this user's, which ends with what is returned. `busy` once `goes_on` says no. The
+  /// session is empty where the request is of none.
   Result<Turn> take(uid_t user, const std::string& session, const std::function<bool()>& goes_on)
       EXCLUDES(mutex_);
 
@@ -33,12 +36,12 @@ class Turns final {
   struct User {
     std::multiset<std::string> taken;  // by these sessions
     std::list<std::string> waiting;    // who came first is first
-    bool has(const std::string& session) const { return !session.empty() && taken.contains(session); }
-    bool may_go(std::list<std::string>::const_iterator who) const;
   };
+  bool may_go(const User& user, std::list<std::string>::const_iterator who) const;
   void give_back(uid_t user, const std::string& session) EXCLUDES(mutex_);
   void drop_idle(uid_t user) REQUIRES(mutex_);
 
+  const bool one_a_session_;
   Mutex mutex_;
   std::condition_variable_any changed_;
   std::map<uid_t, User> users_ GUARDED_BY(mutex_);
