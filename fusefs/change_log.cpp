@@ -114,7 +114,7 @@ bool sync_folder(const std::filesystem::path& folder) {
 
 }  // namespace
 
-Result<ChangeLog> ChangeLog::open(Config config) {
+Result<std::unique_ptr<ChangeLog>> ChangeLog::open(Config config) {
   bool is_new = false;
   auto region = SharedRegion::open(config.live, kHeaderSize + kMaxLog, is_new);
   if (!region) return fail(region.error());
@@ -123,27 +123,27 @@ Result<ChangeLog> ChangeLog::open(Config config) {
   if (config.start == Start::kAnew) region->clear();
   if (auto ready = region->reserve(kHeaderSize); !ready) return fail(ready.error());
 
-  ChangeLog log(std::move(config), std::move(*region));
-  Header& header = log.header();
-  MutexLock lock(log.mutex_);
-  if (log.config_.start == Start::kTakeOver) {
+  std::unique_ptr<ChangeLog> log(new ChangeLog(std::move(config), std::move(*region)));
+  Header& header = log->header();
+  MutexLock lock(log->mutex_);
+  if (log->config_.start == Start::kTakeOver) {
     if (header.magic != kMagic || header.end < header.start || header.start < header.base ||
         header.end - header.base > kMaxLog)
       return fail(Code::kCorrupt, "the change record of the session is damaged");
-    if (auto ready = log.region_.reserve(kHeaderSize + (header.end - header.base)); !ready)
+    if (auto ready = log->region_.reserve(kHeaderSize + (header.end - header.base)); !ready)
       return fail(ready.error());
-    log.resting_exists_ = std::filesystem::exists(log.config_.resting);
-    log.drop_damaged();
-    log.distrust_unrecorded();
+    log->resting_exists_ = std::filesystem::exists(log->config_.resting);
+    log->drop_damaged();
+    log->distrust_unrecorded();
     return log;
   }
-  std::memset(log.region_.data(), 0, kHeaderSize);
+  std::memset(log->region_.data(), 0, kHeaderSize);
   header.epoch = 1;
-  if (!log.load_resting() && log.config_.workspace_exists)
-    log.set_reason("the last stop of the host or the daemon was not a clean one");
+  if (!log->load_resting() && log->config_.workspace_exists)
+    log->set_reason("the last stop of the host or the daemon was not a clean one");
   header.magic = kMagic;
-  log.drop_damaged();
-  log.distrust_unrecorded();
+  log->drop_damaged();
+  log->distrust_unrecorded();
   return log;
 }
 
@@ -161,12 +161,6 @@ void ChangeLog::distrust_unrecorded() {
   wake();
   set_reason("changes were not recorded for a time");
 }
-
-ChangeLog::ChangeLog(ChangeLog&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
-    : config_(std::move(other.config_)),
-      region_(std::move(other.region_)),
-      resting_exists_(other.resting_exists_),
-      is_stale_(other.is_stale_) {}
 
 ChangeLog::Header& ChangeLog::header() const {
   return *reinterpret_cast<Header*>(region_.data());

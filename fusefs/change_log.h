@@ -29,8 +29,7 @@ class ChangeLog {
     Start start = Start::kAnew;     // of `live`
     bool workspace_exists = false;  // without any log, an existing workspace has unknown changes
   };
-  static Result<ChangeLog> open(Config config);
-  ChangeLog(ChangeLog&&) noexcept;
+  static Result<std::unique_ptr<ChangeLog>> open(Config config);
 
   bool enabled() const { return config_.enabled; }
   /// Changes with every cut; never 0. A node that was recorded in this epoch need not be recorded again.

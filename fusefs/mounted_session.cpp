@@ -70,7 +70,7 @@ Result<std::unique_ptr<Workspace>> open_workspace(MountConfig& config) {
 std::unordered_set<std::uint64_t> left_writers(const std::filesystem::path& nodes) {
   if (::access(nodes.c_str(), F_OK) != 0) return {};
   const auto left = NodeTable::open(nodes, Start::kTakeOver);
-  return left ? left->written_past_us() : std::unordered_set<std::uint64_t>();
+  return left ? (*left)->written_past_us() : std::unordered_set<std::uint64_t>();
 }
 
 /// Whether the kernel has let go of the mount: nothing has it any more, or somebody aborted it.
@@ -126,8 +126,9 @@ Unexpected in_use_elsewhere() {
 }  // namespace
 
 MountedSession::MountedSession(MountConfig config, FileDescriptor device,
-                               std::unique_ptr<Workspace> workspace, NodeTable nodes, ChangeLog changes,
-                               SessionState state, Start start)
+                               std::unique_ptr<Workspace> workspace, std::unique_ptr<NodeTable> nodes,
+                               std::unique_ptr<ChangeLog> changes, std::unique_ptr<SessionState> state,
+                               Start start)
     : config_(std::move(config)),
       device_(std::move(device)),
       mounted_as_(start == Start::kTakeOver ? served_through(device_.get())
@@ -136,17 +137,17 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
       nodes_(std::move(nodes)),
       changes_(std::move(changes)),
       state_(std::move(state)),
-      backings_(nodes_, state_),
-      operations_(operations_config(config_), *workspace_, nodes_, changes_, state_, backings_, notifier_),
-      files_(operations_, *workspace_, gate_, notifier_, state_),
+      backings_(*nodes_, *state_),
+      operations_(operations_config(config_), *workspace_, *nodes_, *changes_, *state_, backings_, notifier_),
+      files_(operations_, *workspace_, gate_, notifier_, *state_),
       channel_(
-          device_.get(), state_, config_.passthrough, start,
+          device_.get(), *state_, config_.passthrough, start,
           [this] {
-            backings_.start(device_.get(), state_.passthrough());
+            backings_.start(device_.get(), state_->passthrough());
             ready_.set_value();
           },
           [this] { loop_->add_thread(); }),
-      dispatcher_{operations_, gate_, state_, channel_} {
+      dispatcher_{operations_, gate_, *state_, channel_} {
   channel_.set_syncs_at_once(operations_.syncs_at_once());
   operations_.set_metadata(config_.metadata);
   operations_.orphans().start(start);
@@ -157,13 +158,13 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
 /// The counts of open files follow from the table of open files; backing ids of files that are open stay in
 /// use.
 void MountedSession::settle_after_take_over() {
-  backings_.start(device_.get(), state_.passthrough());
-  nodes_.clear_open_counts();
+  backings_.start(device_.get(), state_->passthrough());
+  nodes_->clear_open_counts();
   fault_point("takeover.counts");
-  for (const auto& file : state_.all_files()) nodes_.opened(file.node, file.flags);
+  for (const auto& file : state_->all_files()) nodes_->opened(file.node, file.flags);
   backings_.settle();
-  operations_.orphans().drop_unless([this](NodeId id) { return nodes_.open_state(id).opens > 0; });
-  if (state_.has_untold()) operations_.take_in_all();
+  operations_.orphans().drop_unless([this](NodeId id) { return nodes_->open_state(id).opens > 0; });
+  if (state_->has_untold()) operations_.take_in_all();
 }
 
 Result<void> MountedSession::run() {
@@ -184,7 +185,7 @@ Result<void> MountedSession::run() {
     return fail(Code::kInternal, "libfuse refused the device");
   }
   device.release();
-  notifier_.start(device_.get(), config_.mount_point, state_);
+  notifier_.start(device_.get(), config_.mount_point, *state_);
   loop_ = std::make_unique<RequestLoop>(session_, channel_);
   if (!loop_->add_thread()) return fail(Code::kInternal, "no thread could be started for the mount");
   if (ready_.get_future().wait_for(kHandshakePatience) != std::future_status::ready)
@@ -206,7 +207,7 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
   auto state = SessionState::open(state_of(StateFile::kState), state_of(StateFile::kGoing), start);
   if (!state) return fail(state.error());
   if (start == Start::kTakeOver)
-    if (auto usable = check_take_over(config, device.get(), **workspace, *state); !usable)
+    if (auto usable = check_take_over(config, device.get(), **workspace, **state); !usable)
       return fail(usable.error());
   auto writers = kept_writers(state_of(StateFile::kWriters));
   if (start == Start::kAnew) {
@@ -215,7 +216,7 @@ Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, 
   }
   auto nodes = NodeTable::open(state_of(StateFile::kNodes), start);
   if (!nodes) return fail(nodes.error());
-  nodes->await_writers(std::move(writers));
+  (*nodes)->await_writers(std::move(writers));
   ChangeLog::Config log;
   log.live = state_of(StateFile::kChanges);
   log.resting = config.workspace.parent_path().parent_path() / "changes" / config.id.text();
@@ -249,27 +250,27 @@ void MountedSession::tell_after_take_over() {
   for (const NodeId id : {kMetadataNode, node_of(Zone::kSkills), kRootNode}) notifier_.inode(id);
   notifier_.expire(kRootNode, std::string(rule_of(Zone::kWorkdir).name));
   // Nobody knows any more when the listings that the kernel keeps of them were made.
-  for (const Node& node : nodes_.descendants(kRootNode, [](const Node& known) {
+  for (const Node& node : nodes_->descendants(kRootNode, [](const Node& known) {
          return known.is_directory() && rule_of(known.zone).changes_underneath;
        }))
     notifier_.inode(node.id);
   notifier_.drain();
   // What a dead daemon had begun comes again, but not if its program was killed meanwhile: then nobody hears
   // of it. (Or it was answered already.)
-  if (state_.has_unclaimed()) channel_.wait_for_resent(kResendingPatience);
-  const bool has_lost = state_.has_unclaimed();
-  if (state_.has_untold() || has_lost)
+  if (state_->has_unclaimed()) channel_.wait_for_resent(kResendingPatience);
+  const bool has_lost = state_->has_unclaimed();
+  if (state_->has_untold() || has_lost)
     tell_everything();
   else
     operations_.have_misplaced_found();
-  if (has_lost) state_.forget_unclaimed();
+  if (has_lost) state_->forget_unclaimed();
 }
 
 // -- Ending
 
 void MountedSession::end_loop() {
   // While requests are still answered: a notice may wait for one.
-  if (!notifier_.drain_for(kTellingPatience)) state_.set_untold();
+  if (!notifier_.drain_for(kTellingPatience)) state_->set_untold();
   if (session_) fuse_session_exit(session_);
   channel_.stop();
   notifier_.cut();
@@ -310,16 +311,17 @@ Result<void> MountedSession::unmount(bool force) {
   held = {};  // the last reference goes while what the kernel still has to write is served
   finished_ = true;
   fault_point("mount.gone");
-  const auto written = state_.passthrough() ? nodes_.written_past_us() : std::unordered_set<std::uint64_t>();
+  const auto written =
+      state_->passthrough() ? nodes_->written_past_us() : std::unordered_set<std::uint64_t>();
   // Files that are still open and not passed through need us until they are closed, or this object goes.
-  if (state_.passthrough() || state_.open_count() == 0) {
+  if (state_->passthrough() || state_->open_count() == 0) {
     end_loop();
     // An upload that goes on keeps this object: nobody is to wait for its answers until then.
     if (const FileDescriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC)); nothing)
       ::dup3(nothing.get(), device_.get(), O_CLOEXEC);
   }
   ::rmdir(config_.mount_point.c_str());
-  if (workspace_->is_materialized()) changes_.rest([this] { return workspace_->sync(); });
+  if (workspace_->is_materialized()) changes_->rest([this] { return workspace_->sync(); });
   fault_point("mount.rested");
   leave_only_writers(config_.runtime_dir, config_.id, written);
   return {};
@@ -327,7 +329,7 @@ Result<void> MountedSession::unmount(bool force) {
 
 bool MountedSession::all_closed_within(std::chrono::milliseconds time) const {
   const auto end = std::chrono::steady_clock::now() + time;
-  while (state_.open_count() > 0 && is_mounted()) {
+  while (state_->open_count() > 0 && is_mounted()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -359,7 +361,7 @@ Result<bool> MountedSession::renew_skill(Skill skill) {
   auto renewed = workspace_->renew_skill(skill.name, std::move(skill.directory));
   if (!renewed || !*renewed) return renewed;
   tell_of_skill(skill.name);
-  if (former && !nodes_.knows_any_in(*former)) workspace_->release(*former);
+  if (former && !nodes_->knows_any_in(*former)) workspace_->release(*former);
   return renewed;
 }
 
@@ -367,7 +369,7 @@ Result<void> MountedSession::unload_skill(const Name& name) {
   const auto unloaded = workspace_->unload_skill(name);
   if (!unloaded) return fail(unloaded.error());
   tell_of_skill(name);
-  if (!nodes_.knows_any_in(*unloaded)) workspace_->release(*unloaded);
+  if (!nodes_->knows_any_in(*unloaded)) workspace_->release(*unloaded);
   return {};
 }
 
@@ -385,9 +387,9 @@ void MountedSession::set_metadata(std::string metadata) {
 
 MountStatistics MountedSession::statistics() const {
   MountStatistics statistics;
-  state_.fill(statistics);
+  state_->fill(statistics);
   statistics.survives_daemon &= workspace_->finds_inodes_again();
-  statistics.nodes = nodes_.size();
+  statistics.nodes = nodes_->size();
   statistics.open_directories = operations_.directories().open_count();
   statistics.last_used = channel_.last_used();
   return statistics;

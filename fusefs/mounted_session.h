@@ -31,8 +31,8 @@ class MountedSession final : public SessionMount {
   Files& files() override { return files_; }
 
   ChangeSet cut_changes() override;
-  void retire_changes(const ChangeSet& changes) override { changes_.retire(changes); }
-  void changes_count_from(const std::string& state) override { changes_.counts_from(state); }
+  void retire_changes(const ChangeSet& changes) override { changes_->retire(changes); }
+  void changes_count_from(const std::string& state) override { changes_->counts_from(state); }
   void mark_changed(const std::vector<RelPath>& paths) override;
   std::unique_ptr<Hold> hold() override;
 
@@ -47,7 +47,8 @@ class MountedSession final : public SessionMount {
   class SessionHold;
 
   MountedSession(MountConfig config, FileDescriptor device, std::unique_ptr<Workspace> workspace,
-                 NodeTable nodes, ChangeLog changes, SessionState state, Start start);
+                 std::unique_ptr<NodeTable> nodes, std::unique_ptr<ChangeLog> changes,
+                 std::unique_ptr<SessionState> state, Start start);
   Result<void> run();
   void tell_of_skill(const Name& name);
   void end_loop();
@@ -67,9 +68,9 @@ class MountedSession final : public SessionMount {
   FileDescriptor device_;
   std::optional<dev_t> mounted_as_;  // its device number
   std::unique_ptr<Workspace> workspace_;
-  NodeTable nodes_;
-  ChangeLog changes_;
-  SessionState state_;
+  std::unique_ptr<NodeTable> nodes_;
+  std::unique_ptr<ChangeLog> changes_;
+  std::unique_ptr<SessionState> state_;
   Backings backings_;
   Gate gate_;
   Notifier notifier_;

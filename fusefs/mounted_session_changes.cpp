@@ -15,8 +15,8 @@ constexpr std::chrono::seconds kWritingPatience{60};  // for the pages of one fi
 /// mappings, and does when it is told to forget them. Only while requests pass: it waits for a truncate.
 void MountedSession::fetch_mapped_stores() {
   bool has_asked = false;
-  for (const NodeId id : nodes_.open_for_writing()) {
-    if (!nodes_.open_state(id).may_hide_stores()) continue;
+  for (const NodeId id : nodes_->open_for_writing()) {
+    if (!nodes_->open_state(id).may_hide_stores()) continue;
     notifier_.inode(id);
     has_asked = true;
   }
@@ -25,8 +25,8 @@ void MountedSession::fetch_mapped_stores() {
 
 ChangeSet MountedSession::cut_held() {
   std::vector<RelPath> in_flight = operations_.recorder().written_now();
-  ChangeSet changes = changes_.cut();
-  for (const auto& path : in_flight) changes_.record(ChangeKind::kContent, path);
+  ChangeSet changes = changes_->cut();
+  for (const auto& path : in_flight) changes_->record(ChangeKind::kContent, path);
   changes.in_flight = std::move(in_flight);
   return changes;
 }
@@ -38,12 +38,12 @@ ChangeSet MountedSession::cut_changes() {
 }
 
 void MountedSession::mark_changed(const std::vector<RelPath>& paths) {
-  for (const auto& path : paths) changes_.record(ChangeKind::kContent, path);
+  for (const auto& path : paths) changes_->record(ChangeKind::kContent, path);
 }
 
 class MountedSession::SessionHold final : public SessionMount::Hold {
  public:
-  explicit SessionHold(MountedSession& session) : session_(session), untold_(session.state_) {
+  explicit SessionHold(MountedSession& session) : session_(session), untold_(*session.state_) {
     session_.gate_.lock();
   }
   ~SessionHold() override {
@@ -55,7 +55,7 @@ class MountedSession::SessionHold final : public SessionMount::Hold {
   void will_replace(const std::vector<RelPath>& paths) override {
     replaces_ = true;
     session_.operations_.names_will_go(paths);
-    for (const auto& path : paths) session_.state_.note_going(path);
+    for (const auto& path : paths) session_.state_->note_going(path);
   }
   void invalidate(const std::vector<RelPath>& changed) override { session_.invalidate(changed); }
 
@@ -74,19 +74,19 @@ std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
 /// Every name in a directory that the kernel knows may be one that it believes absent, and every one it knows
 /// may be gone.
 void MountedSession::tell_everything() {
-  std::vector<RelPath> paths = state_.going();
-  const bool knows_all_going = state_.knows_all_going();
+  std::vector<RelPath> paths = state_->going();
+  const bool knows_all_going = state_->knows_all_going();
   std::vector<NodeId> directories;
   for (const auto& rule : kZoneRules)
     if (rule.snapshotted) directories.push_back(node_of(rule.zone));
-  for (const Node& node : nodes_.descendants(kRootNode, [](const Node&) { return true; })) {
+  for (const Node& node : nodes_->descendants(kRootNode, [](const Node&) { return true; })) {
     if (!rule_of(node.zone).snapshotted) continue;
     // The kernel may still reach it by a name that nobody knows any more: then it is to hear ESTALE, and look
     // again.
-    if (node.dead && !knows_all_going) nodes_.drop_last_status(node.id);
+    if (node.dead && !knows_all_going) nodes_->drop_last_status(node.id);
     if (auto path = tell_of(node)) paths.push_back(std::move(*path));
   }
-  for (const Node& node : nodes_.directories())  // also those of which it is not known where they are
+  for (const Node& node : nodes_->directories())  // also those of which it is not known where they are
     if (rule_of(node.zone).snapshotted) directories.push_back(node.id);
   for (const NodeId id : directories) add_names_in(id, paths);
   std::sort(paths.begin(), paths.end());
@@ -95,7 +95,7 @@ void MountedSession::tell_everything() {
   hold()->invalidate(paths);
   for (const NodeId id : directories) operations_.have_found(id);
   forget_names();
-  if (notifier_.times_late() == late) state_.set_all_told();
+  if (notifier_.times_late() == late) state_->set_all_told();
 }
 
 /// Tells the kernel of an inode that may have changed or gone. Answers the name that it may know it by, where
@@ -111,7 +111,7 @@ std::optional<RelPath> MountedSession::tell_of(const Node& node) {
     notifier_.inode(node.id);
   }
   // By the directory it is known in: it may be gone itself.
-  auto parent = nodes_.find(node.parent);
+  auto parent = nodes_->find(node.parent);
   auto name = Name::parse(node.name);
   if (!parent || !name) return std::nullopt;
   auto directory = operations_.path_of(*parent);
@@ -121,7 +121,7 @@ std::optional<RelPath> MountedSession::tell_of(const Node& node) {
 
 /// Adds what is in a directory now. If it is gone, its own name is among the paths.
 void MountedSession::add_names_in(NodeId id, std::vector<RelPath>& paths) {
-  auto node = nodes_.find(id);
+  auto node = nodes_->find(id);
   if (!node) return;
   auto directory = operations_.path_of(*node);
   if (!directory) return;
@@ -142,7 +142,7 @@ void MountedSession::forget_names() {
 
 /// Called under a hold. The notices are told when it ends, before its destructor returns.
 void MountedSession::invalidate(const std::vector<RelPath>& changed) {
-  nodes_.distrust_all();
+  nodes_->distrust_all();
   operations_.directories().drop_all();
   files_.tell_kernel(changed);
 }

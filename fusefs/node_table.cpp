@@ -34,7 +34,7 @@ bool was_carried_off(const NodeRecord& known, const Node& found) {
 
 }  // namespace
 
-Result<NodeTable> NodeTable::open(const std::filesystem::path& path, Start start) {
+Result<std::unique_ptr<NodeTable>> NodeTable::open(const std::filesystem::path& path, Start start) {
   bool is_new = false;
   auto region = SharedRegion::open(path, kHeaderSize + std::size_t{kMaxNodes} * sizeof(NodeRecord), is_new);
   if (!region) return fail(region.error());
@@ -55,18 +55,18 @@ Result<NodeTable> NodeTable::open(const std::filesystem::path& path, Start start
     header.trust = 1;
     header.magic = kMagic;
   }
-  NodeTable table(std::move(*region));
-  MutexLock lock(table.mutex_);
-  table.next_slot_ = header.next_slot;
-  table.trust_ = header.trust;
-  if (auto ready = table.region_.reserve(kHeaderSize + std::size_t{header.next_slot} * sizeof(NodeRecord));
+  std::unique_ptr<NodeTable> table(new NodeTable(std::move(*region)));
+  MutexLock lock(table->mutex_);
+  table->next_slot_ = header.next_slot;
+  table->trust_ = header.trust;
+  if (auto ready = table->region_.reserve(kHeaderSize + std::size_t{header.next_slot} * sizeof(NodeRecord));
       !ready)
     return fail(ready.error());
   for (std::uint32_t slot = kFirstFreeSlot; slot < header.next_slot; ++slot)
-    if (const NodeRecord& row = table.record(slot); row.id.load() && !is_sound(row, slot))
+    if (const NodeRecord& row = table->record(slot); row.id.load() && !is_sound(row, slot))
       return fail(Code::kCorrupt, "the run-time state of the session is damaged");
   for (const auto& rule : kZoneRules) {
-    NodeRecord& row = table.record(node_of(rule.zone).slot());
+    NodeRecord& row = table->record(node_of(rule.zone).slot());
     row.zone = rule.zone;
     row.type = S_IFDIR >> 12;
     row.parent = kRootNode.value;
@@ -74,28 +74,13 @@ Result<NodeTable> NodeTable::open(const std::filesystem::path& path, Start start
     row.name_size = static_cast<std::uint8_t>(rule.name.copy(row.name.data(), row.name.size()));
     row.id.store(node_of(rule.zone).value);
   }
-  NodeRecord& metadata = table.record(kMetadataNode.slot());
+  NodeRecord& metadata = table->record(kMetadataNode.slot());
   metadata.type = S_IFREG >> 12;
   metadata.parent = kRootNode.value;
   metadata.id.store(kMetadataNode.value);
-  table.rebuild();
+  table->rebuild();
   return table;
 }
-
-NodeTable::NodeTable(NodeTable&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
-    : region_(std::move(other.region_)),
-      index_(std::move(other.index_)),
-      free_(std::move(other.free_)),
-      writing_(std::move(other.writing_)),
-      former_(std::move(other.former_)),
-      awaited_(std::move(other.awaited_)),
-      children_(std::move(other.children_)),
-      in_skills_(std::move(other.in_skills_)),
-      kernel_(std::move(other.kernel_)),
-      next_slot_(other.next_slot_),
-      trust_(other.trust_),
-      live_(other.live_),
-      misplacements_(other.misplacements_) {}
 
 NodeTable::~NodeTable() = default;
 

@@ -62,9 +62,7 @@ class NodeTable {
 
   /// Anew the table starts empty but for the fixed nodes; `corrupt` if what there is to be taken over is not
   /// a table of this version.
-  static Result<NodeTable> open(const std::filesystem::path& path, Start start);
-
-  NodeTable(NodeTable&&) noexcept;
+  static Result<std::unique_ptr<NodeTable>> open(const std::filesystem::path& path, Start start);
   ~NodeTable();
 
   Result<Node> find(NodeId id) const EXCLUDES(mutex_);  // ESTALE when unknown

@@ -134,6 +134,7 @@ class Operations {
   /// As look_up, where the name has just been listed in an open directory, or made and is still `opened`.
   Result<Entry> look_up_in(const Directory& directory, const char* name, int opened = -1,
                            Lock lock = Lock::kHeld);
+  Result<void> make_known(Node& node, Volume& volume, int at, const char* name);
   /// NodeTable::may_leave_out
   bool may_leave_out(const Directory& directory, const ListedName& row);
   /// Notes that the kernel is given so many names of a listing, from its start or on from there; none at its

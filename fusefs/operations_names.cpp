@@ -138,19 +138,13 @@ Result<Entry> Operations::skill_entry(const char* name) {
   if (!volume) return Entry{};
   struct stat status {};
   if (::fstat(volume->root(), &status) != 0) return fail_errno(errno);
-  auto handle = volume->pin(volume->root(), "", status.st_ino);
-  if (!handle) return fail(handle.error());
   Node node;
   node.parent = node_of(Zone::kSkills);
   node.key = {*id, status.st_ino};
   node.zone = Zone::kSkills;
   node.type = S_IFDIR;
-  node.handle = *handle;
   node.name = name;
-  auto reference = nodes_.reference(node);
-  if (!reference || !reference->made) volume->unpin(status.st_ino);
-  if (!reference) return fail(reference.error());
-  node.id = reference->id;
+  if (auto made = make_known(node, *volume, volume->root(), ""); !made) return fail(made.error());
   return entry_of(node, status);
 }
 
@@ -203,19 +197,27 @@ Result<Entry> Operations::look_up_in(const Directory& directory, const char* nam
   if (!volume) return fail_errno(ESTALE);
   if (status.st_dev != volume->device())
     return fail_errno(EXDEV);  // nor a file system within the file system
-  auto handle = opened >= 0 ? volume->pin(opened, "", status.st_ino)
-                            : volume->pin(directory.file.get(), name, status.st_ino);
-  if (!handle) return fail(handle.error());
-  node.handle = *handle;
   node.parent = directory.id;
   node.name = name;
   if (shared) node.stays_in_anywhere = stays_in_anywhere(opened, "", status);
-  auto reference = nodes_.reference(node);
-  if (!reference || !reference->made) volume->unpin(status.st_ino);
-  if (!reference) return fail(reference.error());
-  node.id = reference->id;
+  auto made = opened >= 0 ? make_known(node, *volume, opened, "")
+                          : make_known(node, *volume, directory.file.get(), name);
+  if (!made) return fail(made.error());
   if (shared) drop_outdated_listing(node, status);
   return entry_of(node, status);
+}
+
+/// Takes a reference on what stands at `name` of the directory `at` (at it itself for ""), and fills in its
+/// handle and id.
+Result<void> Operations::make_known(Node& node, Volume& volume, int at, const char* name) {
+  auto handle = volume.pin(at, name, node.key.inode);
+  if (!handle) return fail(handle.error());
+  node.handle = *handle;
+  auto reference = nodes_.reference(node);
+  if (!reference || !reference->made) volume.unpin(node.key.inode);
+  if (!reference) return fail(reference.error());
+  node.id = reference->id;
+  return {};
 }
 
 bool Operations::may_leave_out(const Directory& directory, const ListedName& row) {

@@ -134,8 +134,8 @@ bool is_handshake(std::span<const std::byte> request) {
 
 }  // namespace
 
-Result<SessionState> SessionState::open(const std::filesystem::path& path, const std::filesystem::path& going,
-                                        Start start) {
+Result<std::unique_ptr<SessionState>> SessionState::open(const std::filesystem::path& path,
+                                                         const std::filesystem::path& going, Start start) {
   bool is_new = false;
   auto region = SharedRegion::open(path, kRegionSize, is_new);
   if (!region) return fail(region.error());
@@ -143,16 +143,16 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, const
     return fail(Code::kCorrupt, "the run-time state of the session is missing");
   if (start == Start::kAnew) region->clear();
   if (auto ready = region->reserve(sizeof(StateHeader)); !ready) return fail(ready.error());
-  SessionState state(std::move(*region));
-  StateHeader& header = state.header();
-  MutexLock lock(state.mutex_);
-  state.going_ = GoingNames(going, start);
+  std::unique_ptr<SessionState> state(new SessionState(std::move(*region)));
+  StateHeader& header = state->header();
+  MutexLock lock(state->mutex_);
+  state->going_ = GoingNames(going, start);
   if (start == Start::kAnew) {
     std::memset(static_cast<void*>(&header), 0, sizeof header);
     header.magic = kMagic;
     return state;
   }
-  if (header.magic != kMagic || header.init_size > kMaxInit || !is_handshake(state.init()) ||
+  if (header.magic != kMagic || header.init_size > kMaxInit || !is_handshake(state->init()) ||
       header.next_file > kMaxFiles)
     return fail(Code::kCorrupt, "the run-time state of the session is of another version or damaged");
   // The records stay: should this daemon die before the requests come again, the next one needs them, too.
@@ -160,28 +160,19 @@ Result<SessionState> SessionState::open(const std::filesystem::path& path, const
     if (const auto unique = header.changes[slot].unique.load()) {
       if (header.changes[slot].references > kReferences)
         return fail(Code::kCorrupt, "the run-time state of the session is damaged");
-      state.unfinished_[unique] = {slot, header.changes[slot].fact};
-      (*state.slots_)[slot].is_old = true;
-      (*state.slots_)[slot].inherited = true;
+      state->unfinished_[unique] = {slot, header.changes[slot].fact};
+      state->slots_[slot].is_old = true;
+      state->slots_[slot].inherited = true;
     }
-  state.next_file_ = header.next_file;
-  if (auto ready = state.region_.reserve(kFilesOffset + header.next_file * sizeof(FileRecord)); !ready)
+  state->next_file_ = header.next_file;
+  if (auto ready = state->region_.reserve(kFilesOffset + header.next_file * sizeof(FileRecord)); !ready)
     return fail(ready.error());
   for (std::uint32_t slot = 0; slot < header.next_file; ++slot)
-    if (file_record(state.region_, slot).id.load() == 0) state.free_files_.push_back(slot);
+    if (file_record(state->region_, slot).id.load() == 0) state->free_files_.push_back(slot);
   return state;
 }
 
-SessionState::SessionState(SharedRegion region)
-    : region_(std::move(region)), slots_(std::make_unique<std::array<Slot, kChanges>>()) {}
-
-SessionState::SessionState(SessionState&& other) noexcept NO_THREAD_SAFETY_ANALYSIS
-    : region_(std::move(other.region_)),
-      unfinished_(std::move(other.unfinished_)),
-      slots_(std::move(other.slots_)),
-      free_files_(std::move(other.free_files_)),
-      next_file_(other.next_file_),
-      going_(std::move(other.going_)) {}
+SessionState::SessionState(SharedRegion region) : region_(std::move(region)) {}
 
 StateHeader& SessionState::header() const {
   return *reinterpret_cast<StateHeader*>(region_.data());
@@ -220,7 +211,7 @@ bool SessionState::can_resend() const {
 SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fact) {
   StateHeader& state = header();
   if (const auto known = unfinished_.find(unique); known != unfinished_.end()) {
-    if ((*slots_)[known->second.slot].inherited.exchange(false)) return {this, known->second.slot};
+    if (slots_[known->second.slot].inherited.exchange(false)) return {this, known->second.slot};
     fact = known->second.fact;
   }
   static std::atomic<std::uint32_t> threads{0};
@@ -232,7 +223,7 @@ SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fac
     // with an impossible number first: the fact must be there before the number that vouches for it.
     std::uint64_t free = 0;
     const bool is_mine = record.unique.compare_exchange_strong(free, ~std::uint64_t{0}) ||
-                         (i >= kChanges && (*slots_)[slot].inherited.exchange(false));
+                         (i >= kChanges && slots_[slot].inherited.exchange(false));
     if (!is_mine) {
       if (i >= kChanges) std::this_thread::yield();
       continue;
@@ -252,7 +243,7 @@ std::uint64_t* SessionState::Change::fact() const {
 
 void SessionState::finish(std::uint32_t slot) {
   fault_point("change.answered");
-  if (auto& is_old = (*slots_)[slot].is_old; is_old) is_old = false;
+  if (auto& is_old = slots_[slot].is_old; is_old) is_old = false;
   header().changes[slot].unique.store(0, std::memory_order_release);
 }
 
@@ -271,7 +262,7 @@ void SessionState::Change::set_reference(std::uint32_t index, std::uint64_t node
 void SessionState::Change::add_reference(std::uint64_t node) {
   const std::uint32_t index = references();
   if (index >= kReferences) return;
-  if (auto& has_more_room = (*state_->slots_)[slot_].has_more_room; index > 0 && !has_more_room) {
+  if (auto& has_more_room = state_->slots_[slot_].has_more_room; index > 0 && !has_more_room) {
     if (!state_->region_.reserve_part(kReferencesOffset + slot_ * kReferencesSize, kReferencesSize)) return;
     has_more_room = true;
   }
@@ -343,20 +334,20 @@ std::optional<std::uint64_t> SessionState::unfinished(std::uint64_t unique) cons
 
 bool SessionState::has_unclaimed() const {
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
-    if ((*slots_)[slot].inherited && header().changes[slot].fact) return true;
+    if (slots_[slot].inherited && header().changes[slot].fact) return true;
   return false;
 }
 
 std::vector<std::uint64_t> SessionState::old_facts() const {
   std::vector<std::uint64_t> facts;
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
-    if (const auto fact = header().changes[slot].fact; (*slots_)[slot].is_old && fact) facts.push_back(fact);
+    if (const auto fact = header().changes[slot].fact; slots_[slot].is_old && fact) facts.push_back(fact);
   return facts;
 }
 
 void SessionState::forget_unclaimed() {
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
-    if (header().changes[slot].fact && (*slots_)[slot].inherited.exchange(false)) finish(slot);
+    if (header().changes[slot].fact && slots_[slot].inherited.exchange(false)) finish(slot);
 }
 
 // -- Open files

@@ -33,9 +33,8 @@ class SessionState {
   static constexpr std::size_t kReferences = 513;  // noted of one
 
   /// `corrupt` when what is there to be taken over is not usable.
-  static Result<SessionState> open(const std::filesystem::path& path, const std::filesystem::path& going,
-                                   Start start);
-  SessionState(SessionState&&) noexcept;
+  static Result<std::unique_ptr<SessionState>> open(const std::filesystem::path& path,
+                                                    const std::filesystem::path& going, Start start);
 
   // -- Handshake
   void record_init(std::span<const std::byte> request);
@@ -155,7 +154,7 @@ class SessionState {
     std::atomic<bool> is_old;     // from a dead daemon, and not finished
     std::atomic<bool> has_more_room;  // for references
   };
-  std::unique_ptr<std::array<Slot, kChanges>> slots_;
+  std::array<Slot, kChanges> slots_;
   std::vector<std::uint32_t> free_files_ GUARDED_BY(mutex_);
   std::uint32_t next_file_ GUARDED_BY(mutex_) = 0;
   GoingNames going_ GUARDED_BY(mutex_);

@@ -156,7 +156,6 @@ Result<void> Capture::list_whole(Node& node, int fd, std::vector<DiskRow> rows, 
     for (const auto& left_out : tree_.left_out().tree(path))
       if (left_out.find('/', path.size() + 1) == left_out.npos) tree_.left_out().remove(left_out);
 
-  std::vector<std::unique_ptr<Node>> fresh;
   for (auto& name : names) {
     Node* child = node.child(name);
     if (child) {
@@ -168,13 +167,9 @@ Result<void> Capture::list_whole(Node& node, int fd, std::vector<DiskRow> rows, 
     }
     auto made = std::make_unique<Node>();
     made->name = std::move(name);
-    made->parent = &node;
     made->marks = kMarkEntry;
-    fresh.push_back(std::move(made));
+    node.add_child(std::move(made));
   }
-  for (auto& made : fresh) node.children.push_back(std::move(made));
-  std::sort(node.children.begin(), node.children.end(),
-            [](const auto& a, const auto& b) { return a->name < b->name; });
   return {};
 }
 

@@ -2,18 +2,17 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
-
 namespace okcvm::snapshots {
-namespace {
 
-auto position(const std::vector<std::unique_ptr<Node>>& children, std::string_view name) {
-  return std::lower_bound(
-      children.begin(), children.end(), name,
-      [](const std::unique_ptr<Node>& node, std::string_view wanted) { return node->name < wanted; });
+bool ByName::operator()(const std::unique_ptr<Node>& a, const std::unique_ptr<Node>& b) const {
+  return a->name < b->name;
 }
-
-}  // namespace
+bool ByName::operator()(const std::unique_ptr<Node>& a, std::string_view name) const {
+  return a->name < name;
+}
+bool ByName::operator()(std::string_view name, const std::unique_ptr<Node>& b) const {
+  return name < b->name;
+}
 
 bool operator==(const Attributes& a, const Attributes& b) {
   return a.mode == b.mode && a.uid == b.uid && a.gid == b.gid && a.modified.tv_sec == b.modified.tv_sec &&
@@ -21,22 +20,19 @@ bool operator==(const Attributes& a, const Attributes& b) {
 }
 
 Node* Node::child(std::string_view child_name) const {
-  const auto at = position(children, child_name);
-  return at != children.end() && (*at)->name == child_name ? at->get() : nullptr;
+  const auto at = children.find(child_name);
+  return at != children.end() ? at->get() : nullptr;
 }
 
 Node& Node::add_child(std::unique_ptr<Node> node) {
   node->parent = this;
-  const auto at = position(children, node->name);
-  return **children.insert(at, std::move(node));
+  return **children.insert(std::move(node)).first;
 }
 
 std::unique_ptr<Node> Node::take_child(std::string_view child_name) {
-  const auto at = position(children, child_name);
-  if (at == children.end() || (*at)->name != child_name) return nullptr;
-  auto owner = children.begin() + (at - children.begin());
-  std::unique_ptr<Node> node = std::move(*owner);
-  children.erase(owner);
+  const auto at = children.find(child_name);
+  if (at == children.end()) return nullptr;
+  std::unique_ptr<Node> node = std::move(children.extract(at).value());
   node->parent = nullptr;
   return node;
 }

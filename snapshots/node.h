@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,6 +43,16 @@ enum Mark : std::uint8_t {
   kMarkBelow = 16,      // some node below has marks
 };
 
+struct Node;
+
+/// Orders nodes by name, and finds them by one.
+struct ByName {
+  using is_transparent = void;
+  bool operator()(const std::unique_ptr<Node>& a, const std::unique_ptr<Node>& b) const;
+  bool operator()(const std::unique_ptr<Node>& a, std::string_view name) const;
+  bool operator()(std::string_view name, const std::unique_ptr<Node>& b) const;
+};
+
 /// One entry of a snapshot, or of the workspace while one is taken. A directory is loaded when it is first
 /// looked into; until then its two tree names stand for all that is below it.
 struct Node {
@@ -60,9 +71,9 @@ struct Node {
   std::uint64_t size = 0;
   Oid content;  // of a file or link
 
-  Oid tree;                                     // below workspace/; none when nothing in it is a file or link
-  Oid meta;                                     // below metadata/tree/
-  std::vector<std::unique_ptr<Node>> children;  // sorted by name
+  Oid tree;  // below workspace/; none when nothing in it is a file or link
+  Oid meta;  // below metadata/tree/
+  std::set<std::unique_ptr<Node>, ByName> children;
 
   bool is_directory() const { return type == NodeType::kDirectory; }
   Node* child(std::string_view child_name) const;

@@ -37,8 +37,7 @@ void PathTable::take_out(std::string_view path) {
 std::vector<std::string> PathTable::tree(std::string_view path) const {
   std::vector<std::string> found;
   if (numbers_.contains(path)) found.emplace_back(path);
-  const auto end = numbers_.lower_bound(std::string(path) + '0');  // '0' follows '/'
-  for (auto at = numbers_.lower_bound(std::string(path) + '/'); at != end; ++at) found.push_back(at->first);
+  for (auto [at, end] = range_below(numbers_, path); at != end; ++at) found.push_back(at->first);
   return found;
 }
 

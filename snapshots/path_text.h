@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 /// Paths of a snapshot as text: relative, without "." and ".."; empty for the root.
 namespace okcvm::snapshots {
@@ -25,6 +26,15 @@ inline std::string leaf_of(const std::string& path) {
 /// Whether a path is `top` or in it. Everything is in the root.
 inline bool is_at_or_below(std::string_view path, std::string_view top) {
   return top.empty() || (path.starts_with(top) && (path.size() == top.size() || path[top.size()] == '/'));
+}
+
+/// Of what is sorted by paths, the range below one: from "path/" up to the first that "/" cannot begin.
+template <typename Sorted>
+auto range_below(Sorted& sorted, std::string_view path) {
+  std::string bound(path);
+  const auto first = sorted.lower_bound(bound += '/');
+  bound.back() = '/' + 1;
+  return std::pair(first, sorted.lower_bound(bound));
 }
 
 }  // namespace okcvm::snapshots

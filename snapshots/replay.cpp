@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "policy/zones.h"
+#include "snapshots/path_text.h"
 
 namespace okcvm::snapshots {
 namespace {
@@ -117,9 +118,8 @@ class ChangedLinks final {
     for (const auto& [name, group] : within(path, path + '\0')) bits_[group] |= bits;
   }
   void tree(const std::string& path, std::uint8_t bits) {
-    const auto below = gone_.lower_bound(path + '/');
-    if (gone_.contains(path) || (below != gone_.end() && below->starts_with(path + '/')))
-      has_lost_track_ = true;
+    const auto [first, end] = range_below(gone_, path);
+    if (gone_.contains(path) || first != end) has_lost_track_ = true;
     for (const auto& [name, group] : at_or_below(path)) bits_[group] |= bits;
   }
   /// To be called before the tree is changed.

@@ -9,6 +9,7 @@
 
 #include "snapshots/io.h"
 #include "snapshots/names.h"
+#include "snapshots/path_text.h"
 
 namespace okcvm::snapshots {
 namespace {
@@ -95,16 +96,10 @@ void append_row(std::string_view path, const FileStamp& row, std::string& out) {
 template <typename Row>
 using Rows = std::map<std::string, Row, std::less<>>;
 
-/// The range of rows below a path: "path/" up to the first name that "/" cannot begin.
-template <typename Row>
-auto below(Rows<Row>& rows, const std::string& path) {
-  return std::pair(rows.lower_bound(path + '/'), rows.lower_bound(path + '0'));  // '0' follows '/'
-}
-
 template <typename Row>
 void remove_tree(Rows<Row>& rows, const std::string& path) {
   rows.erase(path);
-  const auto [first, last] = below(rows, path);
+  const auto [first, last] = range_below(rows, path);
   rows.erase(first, last);
 }
 
@@ -118,7 +113,7 @@ void move_tree(Rows<Row>& rows, const std::string& from, const std::string& to) 
     moved.insert(std::move(entry));
   };
   std::vector<std::string> paths{from};
-  for (auto [at, last] = below(rows, from); at != last; ++at) paths.push_back(at->first);
+  for (auto [at, last] = range_below(rows, from); at != last; ++at) paths.push_back(at->first);
   for (const auto& path : paths) take(path);
   remove_tree(rows, to);
   rows.merge(moved);
@@ -208,7 +203,7 @@ std::optional<Identity> StatIndex::folder(std::string_view path) {
 std::size_t StatIndex::longest_folder_below(const std::string& path) {
   load(folders_);
   std::size_t longest = path.size();
-  for (auto [at, last] = below(folders_.rows, path); at != last; ++at)
+  for (auto [at, last] = range_below(folders_.rows, path); at != last; ++at)
     longest = std::max(longest, at->first.size());
   return longest;
 }

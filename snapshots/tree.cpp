@@ -93,8 +93,7 @@ Result<void> Tree::load(Node& directory) const {
     if (!parsed) return fail(parsed.error());
     record = std::move(*parsed);
   }
-  std::vector<std::unique_ptr<Node>>& children = record.entries;
-  if (!join_contents(children, *shown)) return fail(damaged());
+  if (!join_contents(record.entries, *shown)) return fail(damaged());
 
   std::unordered_map<std::string_view, const GitEntry*> visible;
   for (const auto& entry : *shown)
@@ -111,15 +110,13 @@ Result<void> Tree::load(Node& directory) const {
     node->stored = true;
     node->meta = entry.oid;
     if (const auto found = visible.find(entry.name); found != visible.end()) node->tree = found->second->oid;
-    children.push_back(std::move(node));
+    record.entries.push_back(std::move(node));
   }
-  std::sort(children.begin(), children.end(), [](const auto& a, const auto& b) { return a->name < b->name; });
-  const auto twice = std::adjacent_find(children.begin(), children.end(),
-                                        [](const auto& a, const auto& b) { return a->name == b->name; });
-  if (twice != children.end()) return fail(damaged());
-  for (auto& child : children) {
+  decltype(directory.children) children;
+  for (auto& child : record.entries) {
     child->parent = &directory;
     child->known = true;
+    if (!children.insert(std::move(child)).second) return fail(damaged());  // a name twice
   }
   directory.children = std::move(children);
   directory.attributes = std::move(record.attributes);
@@ -287,7 +284,7 @@ std::size_t Tree::unload_lowest(Node& directory) {
                      [](const auto& inside) { return inside->is_directory() && inside->loaded; });
     if (child->is_directory() && child->loaded && child->stored && is_lowest) {
       child->loaded = false;
-      child->children = std::vector<std::unique_ptr<Node>>();
+      child->children.clear();
     }
     count += unload_lowest(*child);
   }

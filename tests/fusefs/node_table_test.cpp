@@ -202,7 +202,7 @@ class NodeTableTest : public ::testing::TestWithParam<unsigned> {
   void adopt() {
     auto next = NodeTable::open(scratch_ / "nodes", Start::kTakeOver);
     ASSERT_TRUE(next);
-    table_.emplace(std::move(*next));
+    table_ = std::move(*next);
     for (auto& [id, row] : model_.rows) row.has_inode = true;  // it cannot tell for which dead ones it is so
   }
 
@@ -266,7 +266,7 @@ class NodeTableTest : public ::testing::TestWithParam<unsigned> {
   }
 
   test::ScratchDirectory scratch_{"node-table"};
-  std::optional<NodeTable> table_{std::move(NodeTable::open(scratch_ / "nodes", Start::kAnew)).value()};
+  std::unique_ptr<NodeTable> table_ = NodeTable::open(scratch_ / "nodes", Start::kAnew).value();
   Model model_;
   std::mt19937 random_{GetParam()};
   std::uint64_t handles_ = 0;
@@ -283,7 +283,7 @@ TEST_P(NodeTableTest, KnowsWhatStandsWhereWhateverHappens) {
 /// Of outputs/a/b/c the middle one is moved into temp/d behind the kernel's back.
 TEST(NodeTablePlaces, AreAsDeepAsTheLeastOnesUntilTheyAreFound) {
   const test::ScratchDirectory scratch("node-table");
-  std::optional<NodeTable> table(std::move(NodeTable::open(scratch / "nodes", Start::kAnew)).value());
+  auto table = NodeTable::open(scratch / "nodes", Start::kAnew).value();
   std::uint64_t inodes = 0;
   const auto directory = [&](NodeId parent, const char* name, std::uint64_t inode) {
     Node node;
@@ -317,7 +317,7 @@ TEST(NodeTablePlaces, AreAsDeepAsTheLeastOnesUntilTheyAreFound) {
   EXPECT_EQ(table->depth(c), 3u);
   table->set_found(b, before);
   EXPECT_TRUE(table->is_misplaced(b)) << "that was asked for earlier";
-  table.emplace(std::move(NodeTable::open(scratch / "nodes", Start::kTakeOver)).value());
+  table = NodeTable::open(scratch / "nodes", Start::kTakeOver).value();
   EXPECT_TRUE(table->is_misplaced(b));
   table->set_found(b, table->misplacements());
   EXPECT_EQ(table->depth(b), 3u);

@@ -60,7 +60,7 @@ int tell_while_the_kernel_takes_nothing(const test::ScratchDirectory& scratch) {
   if (!state) return 2;
   FullPipe pipe;
   Notifier notifier;
-  notifier.start(pipe.device(), scratch.path(), *state);
+  notifier.start(pipe.device(), scratch.path(), **state);
   const auto ask = [&] { return notifier.inode_now(kRootNode); };
   std::vector<std::future<bool>> others;
   for (int i = 0; i < kWaiting; ++i) others.push_back(std::async(std::launch::async, ask));
@@ -101,11 +101,11 @@ TEST(NotifierTest, WhatTheKernelTakesAtOnceIsToldThoughTheTellerIsDead) {
         ::open((scratch / "device").c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
     if (!state || !device || !kill_teller()) return 2;
     Notifier notifier;
-    notifier.start(device.get(), scratch.path(), *state);
+    notifier.start(device.get(), scratch.path(), **state);
     if (!notifier.inode_now(kRootNode) || std::filesystem::file_size(scratch / "device") == 0) return 3;
     const FullPipe pipe;
     Notifier held_up;
-    held_up.start(pipe.device(), scratch.path(), *state);
+    held_up.start(pipe.device(), scratch.path(), **state);
     return held_up.inode_now(kRootNode) ? 4 : 0;
   });
   EXPECT_EQ(daemon.join(), 0);
@@ -121,7 +121,7 @@ TEST(NotifierTest, TheKernelIsWaitedForWithoutATellerOnceNobodyKeepsTheMounts) {
     FullPipe pipe;
     if (!state || !kill_teller()) return 2;
     Notifier notifier;
-    notifier.start(pipe.device(), scratch.path(), *state);
+    notifier.start(pipe.device(), scratch.path(), **state);
     if (notifier.inode_now(kRootNode)) return 3;
     is_kept = false;
     auto told = std::async(std::launch::async, [&] { return notifier.inode_now(kRootNode); });
@@ -140,7 +140,7 @@ TEST(NotifierTest, LinksThatAreNotToldBeforeTheEndAreSaidNotToBe) {
     if (!Teller::start(are_not_kept) || !state) return 1;
     FullPipe pipe;
     Notifier notifier;
-    notifier.start(pipe.device(), scratch.path(), *state);
+    notifier.start(pipe.device(), scratch.path(), **state);
     const std::array<NodeId, 1> links{kRootNode};
     auto told = std::async(std::launch::async, [&] { return notifier.links_now(links); });
     if (told.wait_for(std::chrono::milliseconds(100)) == std::future_status::ready) return 2;

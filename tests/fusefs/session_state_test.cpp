@@ -24,7 +24,7 @@ std::vector<std::byte> handshake() {
 
 class SessionStateTest : public testing::Test {
  protected:
-  SessionState open(Start start) {
+  std::unique_ptr<SessionState> open(Start start) {
     auto state = SessionState::open(scratch_ / "state", scratch_ / "going", start);
     if (!state) throw std::runtime_error(state.error().message);
     return std::move(*state);
@@ -32,8 +32,8 @@ class SessionStateTest : public testing::Test {
   /// As a daemon leaves it that dies while it carries these requests out.
   void die_with(std::initializer_list<std::uint64_t> requests) {
     auto state = open(Start::kAnew);
-    state.record_init(handshake());
-    for (const auto request : requests) state.start(request, kFact).leave();
+    state->record_init(handshake());
+    for (const auto request : requests) state->start(request, kFact).leave();
   }
 
   static constexpr std::uint64_t kFact = 7;
@@ -43,26 +43,26 @@ class SessionStateTest : public testing::Test {
 TEST_F(SessionStateTest, AChangeOfADeadDaemonIsOldUntilItIsAnswered) {
   die_with({11, 12});
   auto next = open(Start::kTakeOver);
-  EXPECT_TRUE(next.has_unclaimed());
-  std::optional<SessionState::Change> first(next.start(11)), second(next.start(12));
-  EXPECT_FALSE(next.has_unclaimed());
-  EXPECT_FALSE(next.old_facts().empty()) << "they have come again, but the kernel has no answer yet";
+  EXPECT_TRUE(next->has_unclaimed());
+  std::optional<SessionState::Change> first(next->start(11)), second(next->start(12));
+  EXPECT_FALSE(next->has_unclaimed());
+  EXPECT_FALSE(next->old_facts().empty()) << "they have come again, but the kernel has no answer yet";
   first.reset();
-  EXPECT_FALSE(next.old_facts().empty());
+  EXPECT_FALSE(next->old_facts().empty());
   second.reset();
-  EXPECT_TRUE(next.old_facts().empty());
+  EXPECT_TRUE(next->old_facts().empty());
   {
-    const auto own = next.start(13, kFact);
-    EXPECT_TRUE(next.old_facts().empty());
+    const auto own = next->start(13, kFact);
+    EXPECT_TRUE(next->old_facts().empty());
   }
 }
 
 TEST_F(SessionStateTest, AChangeThatNeverComesAgainIsOldUntilTheKernelWasToldOfEverything) {
   die_with({11});
   auto next = open(Start::kTakeOver);
-  EXPECT_FALSE(next.old_facts().empty());
-  next.forget_unclaimed();
-  EXPECT_TRUE(next.old_facts().empty());
+  EXPECT_FALSE(next->old_facts().empty());
+  next->forget_unclaimed();
+  EXPECT_TRUE(next->old_facts().empty());
 }
 
 }  // namespace
