@@ -50,8 +50,7 @@ bool has(const std::string& capabilities, int capability) {
 enum class Belonging : std::uint8_t { kUser, kUserAndGroup };
 
 /// Root, or root of a container over what belongs to it.
-bool is_capable_over(const Request& request, const struct stat& inode, int capability,
-                     Belonging belonging = Belonging::kUserAndGroup) {
+bool is_capable_over(const Request& request, const struct stat& inode, int capability, Belonging belonging) {
   const auto effective = status_of(request.pid, "CapEff:");
   if (effective.empty()) return request.uid == 0;
   return has(effective, capability) && is_mapped(request.pid, "uid_map", inode.st_uid) &&
@@ -86,8 +85,8 @@ bool may_set_group_id(const Request& request, const struct stat& inode) {
   return is_in_group(request, inode.st_gid) || is_capable_over(request, inode, CAP_FSETID);
 }
 
-bool is_owner_or_capable(const Request& request, const struct stat& inode, int capability) {
-  return request.uid == inode.st_uid || is_capable_over(request, inode, capability);
+bool is_capable_over(const Request& request, const struct stat& inode, int capability) {
+  return is_capable_over(request, inode, capability, Belonging::kUserAndGroup);
 }
 
 bool may_change_mode(const Request& request, const struct stat& inode) {
@@ -96,7 +95,10 @@ bool may_change_mode(const Request& request, const struct stat& inode) {
 
 bool may_access(const Request& request, const struct stat& inode, mode_t wanted) {
   const int shift = request.uid == inode.st_uid ? 6 : is_in_group(request, inode.st_gid) ? 3 : 0;
-  return (inode.st_mode >> shift & wanted) == wanted || is_capable_over(request, inode, CAP_DAC_OVERRIDE);
+  if ((inode.st_mode >> shift & wanted) == wanted) return true;
+  const mode_t reads = S_ISDIR(inode.st_mode) ? S_IROTH | S_IXOTH : S_IROTH;
+  return is_capable_over(request, inode, CAP_DAC_OVERRIDE) ||
+         ((wanted & ~reads) == 0 && is_capable_over(request, inode, CAP_DAC_READ_SEARCH));
 }
 
 bool may_remove(const Caller& caller, const struct stat& directory, const struct stat& entry) {

@@ -121,16 +121,13 @@ class Operations {
   Operations(Config config, Workspace& workspace, NodeTable& nodes, ChangeLog& changes, SessionState& state,
              Backings& backings, Invalidator& kernel);
 
-  /// Whether the directory that a name is looked up in is locked meanwhile, as it is by the kernel; else the
-  /// name may be given to another file.
+  /// Whether the directory that a name is looked up in is locked meanwhile, as it is by the kernel while it
+  /// is listed or a name made in it; else the name may be given to another file.
   enum class Lock : std::uint8_t { kHeld, kNotHeld };
   using Access = Backings::Access;
 
   // -- Names (operations_names.cpp)
-  Result<Entry> look_up(NodeId parent, const char* name) { return look_up(parent, name, Lock::kHeld); }
-  Result<Entry> look_up_unlocked(NodeId parent, const char* name) {
-    return look_up(parent, name, Lock::kNotHeld);
-  }
+  Result<Entry> look_up(NodeId parent, const char* name);
   /// As look_up, where the name has just been listed in an open directory, or made and is still `opened`.
   Result<Entry> look_up_in(const Directory& directory, const char* name, int opened = -1,
                            Lock lock = Lock::kHeld);
@@ -308,7 +305,6 @@ class Operations {
   Entry metadata_entry();
   Result<Entry> zone_entry(Zone zone);
   Result<Entry> skill_entry(const char* name);
-  Result<Entry> look_up(NodeId parent, const char* name, Lock lock);
   Result<struct stat> status_of(const Node& node);
   Result<Entry> current_entry(const Node& node);
   /// The kernel has it give way if the host changed the directory since, as its status tells.

@@ -227,7 +227,7 @@ Result<SetAttributes> Operations::judged(const Request& request, const Node& nod
   const bool keeps_owner = !wanted.uid || *wanted.uid == inode.st_uid;
   const bool is_own_group = !wanted.gid || *wanted.gid == inode.st_gid || is_in_group(request, *wanted.gid);
   const bool gives_own = request.uid == inode.st_uid && keeps_owner && is_own_group;
-  if (gives_away && !gives_own && !is_owner_or_capable(request, inode, CAP_CHOWN)) return fail_errno(EPERM);
+  if (gives_away && !gives_own && !is_capable_over(request, inode, CAP_CHOWN)) return fail_errno(EPERM);
   if (wanted.mode && (*wanted.mode & S_ISGID) && !may_set_group_id(request, inode))
     *wanted.mode &= ~static_cast<mode_t>(S_ISGID);
   return wanted;

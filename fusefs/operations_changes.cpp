@@ -248,7 +248,7 @@ bool Operations::may_take_away(const Request& request, const Directory& director
   struct stat parent {};
   if (::fstat(directory.file.get(), &parent) != 0) return false;
   return !(parent.st_mode & S_ISVTX) || request.uid == parent.st_uid ||
-         is_owner_or_capable(request, status, CAP_FOWNER);
+         is_capable_over(request, status, CAP_FOWNER);
 }
 
 bool Operations::is_sticky_to(const Request& request, const Directory& directory) {

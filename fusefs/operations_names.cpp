@@ -150,7 +150,7 @@ Result<Entry> Operations::skill_entry(const char* name) {
 
 // -- Lookup
 
-Result<Entry> Operations::look_up(NodeId parent, const char* name, Lock lock) {
+Result<Entry> Operations::look_up(NodeId parent, const char* name) {
   if (std::strlen(name) > NAME_MAX) return fail_errno(ENAMETOOLONG);
   if (parent == kRootNode) {
     if (name == kMetadataFile) return metadata_entry();
@@ -163,7 +163,8 @@ Result<Entry> Operations::look_up(NodeId parent, const char* name, Lock lock) {
   auto directory = directories_.open(parent);
   if (!directory && directory.error().errno_value == ENOENT) return Entry{{}, {}, kManagedSeconds, 0};
   if (!directory) return fail(directory.error());
-  auto entry = look_up_in(**directory, name, -1, lock);
+  // The kernel holds no lock when it only asks again for what it knows.
+  auto entry = look_up_in(**directory, name, -1, Lock::kNotHeld);
   if (!entry && entry.error().errno_value == ENOENT)
     return Entry{{}, {}, rule_of((*directory)->zone).changes_underneath ? 0 : kManagedSeconds, 0};
   return entry;
@@ -172,6 +173,23 @@ Result<Entry> Operations::look_up(NodeId parent, const char* name, Lock lock) {
 Result<Entry> Operations::look_up_in(const Directory& directory, const char* name, int opened, Lock lock) {
   const Gate::Pass pass(recorder_.moves());  // what is found stands there until that is noted
   const bool shared = rule_of(directory.zone).changes_underneath;
+  struct stat status {};
+  Node node;
+  node.zone = directory.zone;
+  const auto look = [&] {
+    const int looked = opened >= 0 ? ::fstat(opened, &status)
+                                   : ::fstatat(directory.file.get(), name, &status, AT_SYMLINK_NOFOLLOW);
+    node.key = {directory.volume, status.st_ino};
+    node.type = status.st_mode & S_IFMT;
+    return looked == 0;
+  };
+  if (!shared) {
+    if (!look()) return fail_errno(errno);
+    if (const auto known = nodes_.reference_known(node.key, directory.id, name)) {
+      node.id = *known;
+      return entry_of(node, status);
+    }
+  }
   FileDescriptor held;
   if ((shared || lock == Lock::kNotHeld) && opened < 0) {
     // The name may be another file's from one call to the next: hold on to the file, then look at it.
@@ -179,20 +197,7 @@ Result<Entry> Operations::look_up_in(const Directory& directory, const char* nam
     if (!held) return fail_errno(errno);  // EXDEV: a mount inside the workdir is not entered
     opened = held.get();
   }
-  struct stat status {};
-  const int looked = opened >= 0 ? ::fstat(opened, &status)
-                                 : ::fstatat(directory.file.get(), name, &status, AT_SYMLINK_NOFOLLOW);
-  if (looked != 0) return fail_errno(errno);
-  Node node;
-  node.key = {directory.volume, status.st_ino};
-  node.zone = directory.zone;
-  node.type = status.st_mode & S_IFMT;
-  if (!shared) {
-    if (const auto known = nodes_.reference_known(node.key, directory.id, name)) {
-      node.id = *known;
-      return entry_of(node, status);
-    }
-  }
+  if ((shared || held) && !look()) return fail_errno(errno);
   const auto volume = workspace_.volume(directory.volume);
   if (!volume) return fail_errno(ESTALE);
   if (status.st_dev != volume->device())

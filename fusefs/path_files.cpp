@@ -74,7 +74,7 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
       walk.push(Entry(), std::move(*name));
       continue;
     }
-    auto entry = operations_.look_up_unlocked(directory.id, name->c_str());
+    auto entry = operations_.look_up(directory.id, name->c_str());
     if (!entry) return explained(entry.error(), path);
     if (making && entry->id.value == 0) {
       auto made = is_asked_for ? make_on_way(caller, walk, *name, *making) : fail_errno(EEXIST);
@@ -130,8 +130,7 @@ Result<Entry> PathFiles::make_on_way(const Caller& caller, const Walk& walk, con
   auto entry = operations_.make_directory(request_of(caller), directory.id, name.c_str(), making.mode);
   if (entry) making.made.push_back({directory.id, name});
   // Somebody else was faster.
-  if (!entry && entry.error().errno_value == EEXIST)
-    return operations_.look_up_unlocked(directory.id, name.c_str());
+  if (!entry && entry.error().errno_value == EEXIST) return operations_.look_up(directory.id, name.c_str());
   return entry;
 }
 
@@ -189,7 +188,7 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
       listing.truncated = true;
       break;
     }
-    auto entry = operations_.look_up_unlocked(directory.id, name.c_str());
+    auto entry = operations_.look_up(directory.id, name.c_str());
     if (!entry && is_shortage(entry.error())) return explained(entry.error(), path);
     if (!entry || entry->id.value == 0) continue;  // removed meanwhile, or nothing that can be shown
     operations_.forget(entry->id, 1);
@@ -367,7 +366,7 @@ void PathFiles::tell_kernel(const std::vector<RelPath>& changed) {
 }
 
 bool PathFiles::step_down(Walk& walk, Name name) {
-  auto entry = operations_.look_up_unlocked(walk.last().id, name.c_str());
+  auto entry = operations_.look_up(walk.last().id, name.c_str());
   if (!entry || entry->id.value == 0) return false;
   const bool is_directory = S_ISDIR(entry->attributes.st_mode);
   if (is_directory)
@@ -384,7 +383,7 @@ std::optional<NodeId> PathFiles::tell_kernel(const Placed& placed) {
   const bool has_name = known && (known->name.empty() || known->name == name);
   const auto moved =
       known && known->name == name ? std::nullopt : operations_.take_in(directory, name.c_str());
-  auto entry = operations_.look_up_unlocked(directory, name.c_str());
+  auto entry = operations_.look_up(directory, name.c_str());
   // What is still the same inode keeps its name: a process may have it as its working directory. If it is
   // only ourselves who know it, the kernel may take the name for free.
   if (has_name && entry && entry->id == known->id)

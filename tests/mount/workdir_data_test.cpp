@@ -1,9 +1,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <linux/capability.h>
 #include <linux/fs.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -275,6 +278,34 @@ TEST_F(Workdir, AGroupThatTheHostGaveAFileRunsNoProgramOfOthers) {
   const auto give = [&] { EXPECT_OK(::chown((host() / "f").c_str(), -1, 0)); };
   EXPECT_EQ(after_giving_away(workdir() / "f", give, [](int file) { return ::fchmod(file, 02755); }), 0);
   EXPECT_EQ(stat_of(host() / "f").st_mode & 07777, 0755u);
+}
+
+TEST_F(Workdir, AGroupThatTheHostTookAFileFromDoesNotGetItBackFromItsOwner) {
+  constexpr gid_t kFormer = 500, kLatter = 600;
+  write(host() / "f", "bytes");
+  ASSERT_OK(::chown((host() / "f").c_str(), kBob.uid, kFormer));
+  const auto give = [&] { EXPECT_OK(::chown((host() / "f").c_str(), -1, kLatter)); };
+  const auto give_back = [](int file) { return ::fchown(file, -1, kFormer); };
+  EXPECT_EQ(errno_name(after_giving_away(workdir() / "f", give, give_back)), "EPERM");
+  EXPECT_EQ(stat_of(host() / "f").st_gid, kLatter);
+}
+
+/// As programs do that make backups.
+TEST_F(Workdir, ACapabilityToReadAllOpensFilesForReadingOnly) {
+  write(host() / "f", "bytes", 0600);
+  ASSERT_OK(::mkdir((host() / "d").c_str(), 0700));
+  ChildProcess bob([&](ChildProcess&) {
+    if (::prctl(PR_SET_KEEPCAPS, 1) != 0 || !become(kBob)) return 1;
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct capabilities[2]{};
+    capabilities[0].effective = capabilities[0].permitted = 1u << CAP_DAC_READ_SEARCH;
+    if (::syscall(SYS_capset, &header, capabilities) != 0) return 2;
+    if (!FileDescriptor(::open((workdir() / "f").c_str(), O_RDONLY | O_CLOEXEC))) return 3;
+    if (!FileDescriptor(::open((workdir() / "d").c_str(), O_RDONLY | O_CLOEXEC))) return 4;
+    if (::open((workdir() / "f").c_str(), O_RDWR | O_CLOEXEC) >= 0 || errno != EACCES) return 5;
+    return ::open((workdir() / "d/f").c_str(), O_CREAT | O_RDONLY | O_CLOEXEC, 0600) < 0 ? 0 : 6;
+  });
+  EXPECT_EQ(bob.join(), 0);
 }
 
 TEST_F(Workdir, ADirectoryThatTheHostGaveToAGroupMakesNoProgramsOfItsOwn) {
