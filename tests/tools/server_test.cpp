@@ -72,6 +72,7 @@ TEST_F(ServerTest, RefusesAnAddressThatIsNone) {
   EXPECT_EQ(raw("GET http://okcvm/x HTTP/1.1\r\n\r\n").body, "/x|");
   EXPECT_EQ(raw("GET HTTP://okcvm/x HTTP/1.1\r\n\r\n").body, "/x|");
   EXPECT_EQ(raw("GET http://okcvm?a=/x HTTP/1.1\r\n\r\n").status, 400);
+  EXPECT_EQ(raw("GET /report#draft HTTP/1.1\r\n\r\n").status, 400);  // no request for /report
 }
 
 TEST_F(ServerTest, RefusesAHeaderThatIsTooLarge) {

@@ -1,3 +1,4 @@
+#include "tests/support/file_io.h"
 #include "tests/tools_cli/program_test.h"
 
 namespace okcvm::cli::test {
@@ -66,7 +67,8 @@ TEST_F(FileVerbs, WriteSendsAPipeInChunks) {
 TEST_F(FileVerbs, WriteOfNothingMakesAnEmptyFile) {
   daemon_answers(reply(201, "{}"));
   EXPECT_EQ(okcvm("write 12 outputs/x </dev/null").status, 0);
-  EXPECT_EQ(daemon_->last().headers["content-length"], "0");
+  EXPECT_EQ(daemon_->last().headers["transfer-encoding"], "chunked");
+  EXPECT_EQ(daemon_->last().body, "");
 }
 
 TEST_F(FileVerbs, WriteCanDependOnWhatIsThere) {
@@ -93,6 +95,13 @@ TEST_F(FileVerbs, UploadNamesTheFileByItsLastPart) {
             "uploads/report.pdf   8 B  pdf   application/pdf\n");
   EXPECT_EQ(daemon_->last().target, "/v1/sessions/12/uploads?name=report.pdf");
   EXPECT_EQ(daemon_->last().body, "%PDF-1.7");
+}
+
+/// It says that it has no bytes.
+TEST_F(FileVerbs, UploadSendsWhatTheKernelTellsInAFile) {
+  daemon_answers(reply(201, R"({"path":"uploads/version"})"));
+  okcvm("upload 12 /proc/version");
+  EXPECT_EQ(daemon_->last().body, okcvm::test::read("/proc/version"));
 }
 
 TEST_F(FileVerbs, UploadOfStandardInputNeedsAName) {

@@ -270,7 +270,7 @@ end
 function __okcvm_paths
     set -l folder (string replace -r '/?[^/]*$' '' -- (commandline -ct))
     test -n "$folder"; or set folder .
-    __okcvm_ask ls (__okcvm_session) $folder | sed -e 's/^\[[A-Z]*\] *//' -e 's/ ([0-9]* bytes)$//' -e 's/ -> .*$//'
+    __okcvm_ask ls (__okcvm_session) $folder | sed -e 's/^\[[A-Z]*\] *//' -e 's/ ([0-9]* bytes)$//' -e 's/ -> .*$//' -e 's/ (leads out of the session)$//'
 end
 complete -c okcvm -f
 )SH";

@@ -38,7 +38,8 @@ Outcome<FileDescriptor> open_source(const std::string& file, Request& request) {
   struct stat info {};
   if (::fstat(request.source, &info) != 0) return system_failure(errno, request.source_name);
   if (S_ISDIR(info.st_mode)) return system_failure(EISDIR, request.source_name);
-  if (S_ISREG(info.st_mode)) {  // a redirected file may have been read in part
+  // A redirected file may have been read in part. What /proc and /sys have tells no size, or a wrong one.
+  if (S_ISREG(info.st_mode) && info.st_blocks > 0) {
     const off_t at = ::lseek(request.source, 0, SEEK_CUR);
     if (at >= 0 && at <= info.st_size) request.source_size = static_cast<std::uint64_t>(info.st_size - at);
   }
@@ -155,10 +156,12 @@ Outcome<void> read(Context& context) {
 }
 
 Outcome<void> write(Context& context) {
+  const auto mode = context.args().option("mode");
+  if (mode && mode->empty()) return usage("--mode takes octal digits; see 'okcvm help write'");
   Request request;
   request.method = "PUT";
-  request.target = file_target(context, context.args().argument("PATH")) +
-                   query({{"mode", context.args().option("mode").value_or("")}});
+  request.target =
+      file_target(context, context.args().argument("PATH")) + query({{"mode", mode.value_or("")}});
   if (auto etag = context.args().option("if-match")) request.headers.emplace_back("If-Match", *etag);
   if (context.args().has("new")) request.headers.emplace_back("If-None-Match", "*");
   const auto answer = send_file(context, std::move(request), context.args().option("from").value_or("-"));

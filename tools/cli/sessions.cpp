@@ -178,8 +178,9 @@ Outcome<void> create(Context& context) {
 
 Outcome<void> list(Context& context) {
   const auto prefix = context.args().option("prefix").value_or("");
-  const auto label = context.args().option("label").value_or("");
-  if (!label.empty() && label.find('=') == label.npos)
+  const auto label_given = context.args().option("label");
+  const auto label = label_given.value_or("");
+  if (label_given && label.find('=') == label.npos)
     return usage("--label takes KEY=VALUE, not '" + label + "'; see 'okcvm help list'");
   const auto limit = context.args().option("limit").value_or("");
   auto answer = context.get("/v1/sessions" + query({{"prefix", prefix}, {"label", label}, {"limit", limit}}));

@@ -191,6 +191,7 @@ std::optional<Response> Connection::take_request() {
   }
   const auto target = path_and_query_of({message.target().data(), message.target().size()});
   if (target.empty()) return refuse("the address must start with a slash", 400);
+  if (target.find('#') != target.npos) return refuse("a # in an address is written %23", 400);
   const auto question = std::min(target.find('?'), target.size());
   request_.path = target.substr(0, question);
   auto query = parse_query(target.substr(std::min(question + 1, target.size())));

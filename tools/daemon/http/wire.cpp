@@ -42,9 +42,8 @@ Method method_of(http::verb verb) {
 std::string_view path_and_query_of(std::string_view target) {
   constexpr std::string_view kScheme = "http://";
   if (lower_case(target.substr(0, kScheme.size())) == kScheme)
-    target.remove_prefix(std::min(target.find_first_of("/?#", kScheme.size()), target.size()));
-  if (!target.starts_with('/')) return {};
-  return target.substr(0, target.find('#'));
+    target.remove_prefix(std::min(target.find_first_of("/?", kScheme.size()), target.size()));
+  return target.starts_with('/') ? target : std::string_view();
 }
 
 std::string head_of(const Response& response, const std::string& request_id, Framing framing,

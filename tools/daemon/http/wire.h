@@ -15,7 +15,7 @@ std::string new_request_id();
 /// In ASCII, as the names of header fields are compared.
 std::string lower_case(std::string_view text);
 Method method_of(boost::beast::http::verb verb);
-/// The path and query of a request's target, without "http://host" and fragment; empty if it is none.
+/// The path and query of a request's target, without "http://host"; empty if it is none.
 std::string_view path_and_query_of(std::string_view target);
 
 enum class Framing { kNone, kLength, kChunked };

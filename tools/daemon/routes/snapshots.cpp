@@ -162,15 +162,16 @@ Result<Response> undo_restore(Exchange& exchange) {
 
 Result<Response> fork_session(Exchange& exchange) {
   Fields fields(exchange.request);
-  const auto snapshot = fields.text("snapshot").value_or("");
+  const auto snapshot = fields.text("snapshot");
   const auto id = fields.text("id");
   auto labels = fields.labels();
   if (auto ended = fields.end(); !ended) return fail(ended.error());
+  if (snapshot && snapshot->empty()) return fail(Code::kUnknownSnapshot, "a snapshot id is 40 lower-case hex digits");
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto& sessions = exchange.service.sessions;
-  auto forked = sessions.fork(exchange.request.peer, *exchange.session, snapshot, id, std::move(labels),
-                              exchange.request.progress);
+  auto forked = sessions.fork(exchange.request.peer, *exchange.session, snapshot.value_or(""), id,
+                              std::move(labels), exchange.request.progress);
   if (!forked) return fail(forked.error());
   auto view = view_of_session(exchange.service, *forked->session);
   view["forked_from"] = {{"session", exchange.session->id().text()}, {"snapshot", forked->snapshot.text()}};

@@ -11,6 +11,9 @@ namespace {
 
 // Longer than a mount, an unmount or a listing takes; shorter than clients wait.
 constexpr std::chrono::seconds kPatience{20};
+// What is in use for longer than this is so by long work, a snapshot say: the others need not wait for it,
+// too.
+constexpr std::chrono::seconds kCourtesy{1};
 
 Unexpected in_use() {
   return fail(Code::kBusy, "the session is busy with other requests: try again");
@@ -27,12 +30,16 @@ SessionGate::Pass::~Pass() {
 }
 
 Result<SessionGate::Pass> SessionGate::share() {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto start = std::chrono::steady_clock::now();
   const MutexLock lock(mutex_);
   // Who waits to be alone goes first, so that a stream of requests cannot keep a session from being
   // unmounted.
-  while (!closed_ && (is_alone_ || waiting_alone_ > 0))
-    if (changed_.wait_until(mutex_, deadline) == std::cv_status::timeout) return in_use();
+  for (auto now = start; !closed_; now = std::chrono::steady_clock::now()) {
+    const bool steps_aside = waiting_alone_ > 0 && (ending_ > 0 || now < start + kCourtesy);
+    if (!is_alone_ && !steps_aside) break;
+    if (now >= start + kPatience) return in_use();
+    changed_.wait_until(mutex_, start + (is_alone_ || ending_ > 0 ? kPatience : kCourtesy));
+  }
   if (closed_) return no_such_session();
   ++sharing_;
   return Pass(*this, false);

@@ -288,8 +288,10 @@ Result<std::int64_t> Sessions::reset(Session& session, const fusefs::GoesOn& goe
     if (auto attached = attach(session); !attached) return fail(attached.error());
   }
   auto emptied = session.mount_object()->files().empty_zone(Zone::kTemp, goes_on);
-  if (!was_mounted)
+  if (!was_mounted) {
     if (auto detached = detach(session, true); !detached) return fail(detached.error());
+    forget_affected(session.id(), Affected::Until::kMounted);
+  }
   if (!emptied) return fail(emptied.error());
   auto removed = registry_->remove_checkpoints(session.id());
   if (!removed) return removed;

@@ -143,17 +143,21 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
   if (!entry) return fail(entry.error());
   auto& session = *entry->session;
 
+  const snapshots::Progress until_deleted = [&](std::string_view phase, std::uint64_t done,
+                                                std::uint64_t total) {
+    return !session.gate().is_ending() && (!progress || progress(phase, done, total));
+  };
   bool is_inserted = false;
   const auto forked = [&]() -> Result<snapshots::Snapshot> {
     auto from = snapshot;
     if (from.empty()) {
-      auto taken = take_snapshot(source, {}, progress);
+      auto taken = take_snapshot(source, {}, until_deleted);
       if (!taken) return fail(taken.error());
       from = taken->snapshot.id.text();
     }
     if (auto inserted = registry_->insert(record); !inserted) return fail(inserted.error());
     is_inserted = true;
-    auto copied = (*store)->fork(from, store_config(record), progress);
+    auto copied = (*store)->fork(from, store_config(record), until_deleted);
     if (!copied) return copied;
     if (auto attached = attach(session); !attached) return fail(attached.error());
     // What was left out of the snapshot is not there.
