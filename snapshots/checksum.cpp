@@ -1,6 +1,7 @@
 #include "snapshots/checksum.h"
 
 #include <openssl/evp.h>
+#include <zlib.h>
 
 #include <new>
 
@@ -26,6 +27,11 @@ Oid Checksum::finish() {
   Oid oid;
   EVP_DigestFinal_ex(state_->context, oid.bytes.data(), nullptr);
   return oid;
+}
+
+std::string crc_of(std::string_view text) {
+  return std::to_string(
+      crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size())));
 }
 
 }  // namespace okcvm::snapshots

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "snapshots/oid.h"
@@ -20,5 +21,8 @@ class Checksum final {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// The CRC-32 of a text, in decimal: what our own logs say of their lines.
+std::string crc_of(std::string_view text);
 
 }  // namespace okcvm::snapshots

@@ -214,7 +214,7 @@ Result<void> GitStore::notice_others() {
   }
   auto newest = repository_->ref(kMainRef);
   if (!newest || !*newest) {
-    const auto ledger = Ledger(repository_->own_folder()).all();
+    const auto ledger = Ledger(repository_->own_folder()).all().ids;
     if (newest && !ledger.empty())
       newest = fail(Code::kCorrupt, "the ref " + std::string(kMainRef) + " of the snapshots is missing");
     if (!newest) return fail(with_newest_known(newest.error(), ledger));
@@ -229,11 +229,12 @@ Result<void> GitStore::notice_others() {
 // -- Finding snapshots
 
 /// The ledger's word on what came before counts for more than a commit's: of a snapshot that was taken while
-/// the one before it could not be read, the commit names an older one.
+/// the one before it could not be read, the commit names an older one. A damaged ledger is asked only where a
+/// commit cannot be read.
 Result<const std::vector<Oid>*> GitStore::history() {
   if (history_) return &*history_;
   const Ledger ledger(repository_ ? repository_->own_folder() : -1);
-  const auto taken = ledger.all();
+  const auto [taken, is_sound] = ledger.all();
   std::vector<Oid> found;
   std::unordered_set<Oid, OidHash> seen;
   bool is_whole = true;
@@ -245,12 +246,13 @@ Result<const std::vector<Oid>*> GitStore::history() {
     if (!parent && parent.error().code != Code::kCorrupt) return fail(parent.error());
     if (const auto place = std::find(before, taken.rend(), *next); place != taken.rend()) {
       before = std::next(place);
-      parent = before == taken.rend() ? std::optional<Oid>() : *before;
+      if (is_sound || !parent) parent = before == taken.rend() ? std::optional<Oid>() : *before;
     }
     if (!parent) return fail(parent.error());
     next = *parent;
   }
-  if (is_whole && !only_looks_ && !found.empty() && !has_in_order(taken, found)) ledger.write(found);
+  const bool is_out_of_date = !is_sound || !has_in_order(taken, found);
+  if (is_whole && !only_looks_ && !found.empty() && is_out_of_date) ledger.write(found);
   history_ = std::move(found);
   return &*history_;
 }

@@ -2,11 +2,11 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <array>
 #include <charconv>
 
+#include "snapshots/checksum.h"
 #include "snapshots/io.h"
 #include "snapshots/names.h"
 #include "snapshots/path_text.h"
@@ -32,11 +32,6 @@ constexpr std::int64_t kTickNs = 20'000'000;
 
 std::int64_t nanoseconds(const timespec& time) {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
-}
-
-std::string crc_of(std::string_view text) {
-  return std::to_string(
-      crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size())));
 }
 
 /// The kernel's name for the time since the host started (random(4)); empty where it cannot be told.

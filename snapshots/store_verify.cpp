@@ -119,7 +119,7 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
     if (auto done = inspector.commits(ref.value_or(std::nullopt)); !done) return fail(done.error());
   }
   // Those behind one that is lost, and that itself once another one was taken.
-  for (const Oid& oid : Ledger(repository_->own_folder()).all())
+  for (const Oid& oid : Ledger(repository_->own_folder()).all().ids)
     if (auto done = inspector.commits(oid); !done) return fail(done.error());
   is_damaged_ = !report.problems.empty();
   if (is_damaged_)

@@ -357,6 +357,34 @@ TEST_F(SnapshotTest, AreNotForgottenWhenTheRefToTheNewestIsLost) {
   EXPECT_EQ(store().find(first.id.text())->label, "one");
 }
 
+TEST_F(SnapshotTest, AreAllListedThoughADigitOfTheLedgerIsAnother) {
+  make_zones();
+  std::vector<Snapshot> taken;
+  for (const char* label : {"one", "two", "three", "four"}) {
+    shell(std::string("echo ") + label + " > outputs/f");
+    taken.insert(taken.begin(), snapshot(label));
+  }
+  const auto ledger = repository() / "okcvm/ledger";
+  const auto sound = read(ledger);
+  const auto digit = sound.find(taken[2].id.text()) + 30;
+  for (const char other : {sound[digit] == '0' ? '1' : '0', 'x', '\n'}) {
+    auto damaged = sound;
+    damaged[digit] = other;
+    write(ledger, damaged);
+    reopen();
+    const auto list = store().list(0);
+    ASSERT_TRUE(list) << list.error().message;
+    ASSERT_EQ(list->size(), taken.size());
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      EXPECT_EQ((*list)[i].id, taken[i].id);
+      EXPECT_FALSE((*list)[i].damaged);
+    }
+    EXPECT_EQ(read(ledger), sound) << "it is written anew";
+  }
+  restore(taken[2]);
+  EXPECT_EQ(read(in("outputs/f")), "two\n");
+}
+
 TEST_F(SnapshotTest, AreListedAgainOnceWhatWasDamagedIsMended) {
   make_zones();
   shell("echo 1 > outputs/one");
