@@ -1,11 +1,15 @@
 #pragma once
 
+#include <climits>
 #include <string>
 #include <string_view>
 #include <utility>
 
 /// Paths of a snapshot as text: relative, without "." and ".."; empty for the root.
 namespace okcvm::snapshots {
+
+/// More directories than a path can name are not below each other. Who made such a tree meant harm.
+constexpr std::size_t kMostComponents = PATH_MAX / 2;
 
 /// The entry `name` of the directory `path`.
 inline std::string below(const std::string& path, const std::string& name) {

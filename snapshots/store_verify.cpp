@@ -7,6 +7,7 @@
 #include "snapshots/git_tree.h"
 #include "snapshots/io.h"
 #include "snapshots/ledger.h"
+#include "snapshots/path_text.h"
 
 namespace okcvm::snapshots {
 
@@ -42,20 +43,27 @@ class GitStore::Inspector {
                           ? Oid::parse(std::string_view(*bytes).substr(5, Oid::kHexSize))
                           : std::nullopt;
     if (tree)
-      if (auto done = trees(*tree, ""); !done) return fail(done.error());
+      if (auto done = trees(*tree, "", 0); !done) return fail(done.error());
     auto parent = read_parent(repository_, oid);
     return parent ? *parent : std::nullopt;
   }
 
  private:
+  static constexpr std::size_t kAboveWorkspace = 2;  // metadata/tree
+  static constexpr std::size_t kShownOfPath = 80;
+
   Result<void> count() {
     ++report_.objects;
     if (!progress_ || report_.objects % 256 != 0 || progress_("verifying", report_.objects, 0)) return {};
     return stopped();
   }
 
-  Result<void> trees(const Oid& oid, const std::string& path) {
+  Result<void> trees(const Oid& oid, const std::string& path, std::size_t depth) {
     if (!seen_.insert(oid).second) return {};
+    if (depth > kMostComponents + kAboveWorkspace) {
+      note(path.substr(0, kShownOfPath) + "...", Error::of(Code::kCorrupt, "it is deeper than any path"));
+      return {};
+    }
     if (auto told = count(); !told) return told;
     auto bytes = repository_.read(oid, ObjectKind::kTree);
     auto entries = bytes ? parse_git_tree(*bytes) : Result<std::vector<GitEntry>>(fail(bytes.error()));
@@ -65,7 +73,7 @@ class GitStore::Inspector {
     }
     for (const auto& entry : *entries) {
       const std::string inside = path.empty() ? entry.name : path + '/' + entry.name;
-      auto done = entry.mode == kGitDirectory ? trees(entry.oid, inside) : blob(entry.oid, inside);
+      auto done = entry.mode == kGitDirectory ? trees(entry.oid, inside, depth + 1) : blob(entry.oid, inside);
       if (!done) return done;
     }
     return {};

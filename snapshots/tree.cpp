@@ -6,6 +6,7 @@
 #include "snapshots/folder_record.h"
 #include "snapshots/git_tree.h"
 #include "snapshots/names.h"
+#include "snapshots/path_text.h"
 
 namespace okcvm::snapshots {
 namespace {
@@ -79,6 +80,9 @@ Result<std::unique_ptr<Tree>> Tree::open(const Repository& repository, const Tre
 
 Result<void> Tree::load(Node& directory) const {
   if (directory.loaded || !directory.is_directory()) return {};
+  std::size_t depth = 0;
+  for (const Node* above = directory.parent; above; above = above->parent) ++depth;
+  if (depth > kMostComponents) return fail(damaged());
   auto meta = read_tree(*repository_, directory.meta);
   if (!meta) return fail(meta.error());
   auto shown = read_tree(*repository_, directory.tree);

@@ -223,6 +223,14 @@ TEST_F(Traversal, HostRootsMayBeLinkedTo) {
   EXPECT_ERRNO(EPERM, ::symlink("/etc", (outputs() / "etc").c_str()));
 }
 
+TEST_F(Traversal, AHostRootThatTheNextDaemonDoesNotAllowIsNotLinkedToAnyMore) {
+  start_with([](fusefs::MountConfig& config) { config.symlink_host_roots = {"/usr"}; });
+  ASSERT_OK(::symlink("/usr/bin/env", (outputs() / "env").c_str()));
+  EXPECT_EQ(link_text(outputs() / "env"), "/usr/bin/env");
+  session().hand_over();
+  expect_blocked(outputs() / "env");
+}
+
 TEST_F(Traversal, LinksInASkillMayLeadToOthersButNotOutOfTheSession) {
   const auto top = session().add_skill("pdf", {{"SKILL.md", "how to"}, {"lib/code.py", "code"}});
   session().add_skill("other", {{"SKILL.md", "other"}});

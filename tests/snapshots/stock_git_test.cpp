@@ -357,6 +357,34 @@ TEST_F(SnapshotTest, AreNotForgottenWhenTheRefToTheNewestIsLost) {
   EXPECT_EQ(store().find(first.id.text())->label, "one");
 }
 
+TEST_F(StockGit, TreesThatAreDeeperThanAnyPathAreDamaged) {
+  const auto sound = snapshot("sound");
+  shell("deep=$(printf 'd/%.0s' $(seq 3000)); git -C " + repository().string() + R"( fast-import --quiet <<EOF
+commit refs/heads/main
+committer okcvm <okcvm@localhost> 1700000000 +0000
+data 5
+deep
+
+from refs/heads/main^0
+M 100644 inline metadata/tree/outputs/${deep}.okcvm
+data 32
+. 755 0:0 1700000000.000000000
+
+EOF)");
+  reopen();
+  const auto list = store().list(0);
+  ASSERT_TRUE(list) << list.error().message;
+  ASSERT_EQ(list->size(), 2u);
+  const auto deep = list->front().id.text();
+  const auto report = store().verify(deep, record_.source(), nullptr);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_THAT(report->problems, ::testing::Contains(::testing::HasSubstr("deeper than any path")));
+  const auto restored = store().restore(deep, {}, false, hooks(), nullptr);
+  ASSERT_FALSE(restored);
+  EXPECT_EQ(restored.error().code, Code::kCorrupt);
+  restore(sound);
+}
+
 TEST_F(SnapshotTest, AreAllListedThoughADigitOfTheLedgerIsAnother) {
   make_zones();
   std::vector<Snapshot> taken;
