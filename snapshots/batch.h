@@ -38,6 +38,8 @@ class Batch final {
 
   bool stores() const { return repository_ != nullptr; }
   Result<Oid> add(ObjectKind kind, std::string bytes);
+  /// Whether a blob of this name need not be stored.
+  bool holds(const Oid& oid) const { return stores() && has(oid); }
   /// One at a time.
   Result<BlobStream> open_blob(std::uint64_t size, bool compress);
   Result<Oid> close_blob(BlobStream stream);

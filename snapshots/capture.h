@@ -61,8 +61,10 @@ class Capture final {
   /// Whether its bytes could be taken over from another name, which was read in this pass.
   Result<bool> take_from_model(Node& node, const struct stat& status);
   Result<void> read_small(Node& node, int fd, std::uint64_t& size, const std::string& path);
-  Result<void> read_large(Node& node, int fd, const struct stat& status, std::uint64_t& size,
+  Result<void> read_large(Node& node, int fd, const struct stat& status, std::uint64_t size,
                           const std::string& path);
+  Result<void> pour(int fd, const struct stat& status, std::uint64_t size, const std::string& path,
+                    std::string& chunk, BlobStream& stream);
   Result<void> link(Node& node, int parent, const struct stat& status, const std::string& path);
   Result<void> folder(Node& node, int parent, const std::string& path);
   bool stays_short(const std::string& known, const std::string& path);

@@ -126,15 +126,37 @@ Result<void> Capture::read_small(Node& node, int fd, std::uint64_t& size, const 
   return {};
 }
 
-/// In pieces, skipping over holes. The size was promised to git: a file that shrinks meanwhile is filled up
-/// with zeros, and comes again as it was written to.
-Result<void> Capture::read_large(Node& node, int fd, const struct stat& status, std::uint64_t& size,
+/// Who has a file open for writing need not have written to it: where it looks as it did, its name is found
+/// first, which needs no room and writes nothing.
+Result<void> Capture::read_large(Node& node, int fd, const struct stat& status, std::uint64_t size,
                                  const std::string& path) {
   std::string chunk(kChunk, '\0');
+  const bool looks_the_same = node.size == size && node.attributes.modified.tv_sec == status.st_mtim.tv_sec &&
+                              node.attributes.modified.tv_nsec == status.st_mtim.tv_nsec;
+  if (looks_the_same && !node.content.is_none() && batch_.holds(node.content)) {
+    auto stream = BlobStream::hash_only(size);
+    if (!stream) return fail(stream.error());
+    if (auto poured = pour(fd, status, size, path, chunk, *stream); !poured) return poured;
+    const auto oid = stream->finish();
+    if (!oid) return fail(oid.error());
+    if (*oid == node.content) return {};
+  }
   auto sample = read_at(fd, chunk.data(), kSampleSize, size / 2);
   if (!sample) return fail_errno(sample.error().errno_value, kCannotRead, path);
   auto stream = batch_.open_blob(size, looks_compressible({chunk.data(), *sample}));
   if (!stream) return fail(stream.error());
+  if (auto poured = pour(fd, status, size, path, chunk, *stream); !poured) return poured;
+  auto oid = batch_.close_blob(std::move(*stream));
+  if (!oid) return fail(oid.error());
+  if (node.content != *oid) node.touch();
+  node.content = *oid;
+  return {};
+}
+
+/// In pieces, skipping over holes. The size was promised to git: a file that shrinks meanwhile is filled up
+/// with zeros, and comes again as it was written to.
+Result<void> Capture::pour(int fd, const struct stat& status, std::uint64_t size, const std::string& path,
+                           std::string& chunk, BlobStream& stream) {
   const std::string zeros(kChunk, '\0');
   const bool skips = has_holes(status);
   std::uint64_t data_from = 0, data_to = skips ? 0 : size;
@@ -159,14 +181,10 @@ Result<void> Capture::read_large(Node& node, int fd, const struct stat& status, 
       }
       piece = std::string_view(chunk).substr(0, wanted);
     }
-    if (auto written = stream->write(piece); !written) return written;
+    if (auto written = stream.write(piece); !written) return written;
     at += piece.size();
     if (progress_ && !progress_("reading", found_.entries, 0)) return stopped();
   }
-  auto oid = batch_.close_blob(std::move(*stream));
-  if (!oid) return fail(oid.error());
-  if (node.content != *oid) node.touch();
-  node.content = *oid;
   return {};
 }
 

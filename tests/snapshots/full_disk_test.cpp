@@ -116,6 +116,40 @@ TEST_F(FullDiskTest, NamesThatCameOrWentTakeNoRoom) {
   expect_same(linked, manifest_of(small() / "w"));
 }
 
+TEST_F(FullDiskTest, AFileThatIsOpenForWritingAndAsItWasNeedsNoRoom) {
+  auto opened = Store::open({small() / "s.git", workspace(), 0, 0});
+  ASSERT_TRUE(opened);
+  make_zones();
+  shell("head -c 16000000 /dev/urandom > outputs/large");
+  ASSERT_TRUE((*opened)->take("one", everything(), nullptr));
+  const FileDescriptor writer(::open(in("outputs/large").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(writer);
+  shell("echo small > outputs/small");
+  const auto two = (*opened)->take("two", everything(), nullptr);
+  ASSERT_TRUE(two) << two.error().message;
+  EXPECT_GT(two->stats.bytes_read, 16'000'000u) << "it may have been stored into through a mapping";
+  EXPECT_THAT((*opened)->verify("", everything(), nullptr)->live_differences, IsEmpty());
+}
+
+/// Its bytes changed, and not its times.
+TEST_F(FullDiskTest, AFileThatOnlyLooksAsItWasIsStored) {
+  auto opened = Store::open({small() / "s.git", workspace(), 0, 0});
+  ASSERT_TRUE(opened);
+  make_zones();
+  shell("head -c 9000000 /dev/urandom > outputs/large");
+  ASSERT_TRUE((*opened)->take("one", everything(), nullptr));
+  const FileDescriptor writer(::open(in("outputs/large").c_str(), O_RDWR | O_CLOEXEC));
+  shell(
+      "touch -r outputs/large times; head -c 9000000 /dev/urandom > outputs/large; touch -r times "
+      "outputs/large; rm times");
+  const auto two = (*opened)->take("two", everything(), nullptr);
+  ASSERT_TRUE(two) << two.error().message;
+  const auto live = read(in("outputs/large"));
+  shell("rm outputs/large");
+  ASSERT_TRUE((*opened)->restore(two->id.text(), {}, false, {nullptr, everything(), nullptr}, nullptr));
+  EXPECT_TRUE(read(in("outputs/large")) == live);
+}
+
 TEST_F(FullDiskTest, ASnapshotThatFillsItIsNoneAndLeavesTheOthers) {
   const auto repository = small() / "s.git";
   auto opened = Store::open({repository, workspace(), 0, 0});
