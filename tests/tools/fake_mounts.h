@@ -49,8 +49,10 @@ class SessionsOnFakes : public ::testing::Test {
   daemon::Session& create(const std::string& id);
   Result<daemon::Sessions::Created> create_agent(const std::string& agent,
                                                  const std::string& parent = "root");
-  daemon::Sessions::Cleaned clean_unused_since(std::chrono::seconds ago) {
-    return sessions_->clean(root_, ago, false);
+  daemon::Sessions::Cleaned clean_unused_since(std::chrono::seconds ago, std::uint64_t most = 100) {
+    return sessions_->clean(root_, ago, false, [most](std::string_view, std::uint64_t done, std::uint64_t) {
+      return done < most;
+    });
   }
 
   /// What the next daemon will find.

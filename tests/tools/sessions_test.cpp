@@ -50,6 +50,13 @@ TEST_F(Sessions, AreAsOldAsTheirLastUseInEveryRowThatIsWritten) {
   EXPECT_THAT(clean_unused_since(kWeek).removed, IsEmpty());
 }
 
+TEST_F(Sessions, AreCleanedUntilItIsGivenUp) {
+  for (const char* id : {"a", "b", "c"}) create(id);
+  let_all_age();
+  EXPECT_THAT(clean_unused_since(kWeek, 2).removed, SizeIs(2));
+  EXPECT_THAT(clean_unused_since(kWeek).removed, SizeIs(1));
+}
+
 TEST_F(Sessions, AreNotCleanedWhenSomebodyUsesThemMeanwhile) {
   create("s");
   let_all_age();

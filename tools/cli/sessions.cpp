@@ -275,7 +275,7 @@ Outcome<void> clean(Context& context) {
   Json body = Json::object();
   if (auto days = context.args().option("older-than-days")) body["older_than_days"] = std::stol(*days);
   if (context.args().has("dry-run")) body["dry_run"] = true;
-  const auto answer = context.post("/v1/clean", body);
+  const auto answer = context.post_with_progress("/v1/clean", body, "clean");
   if (!answer) return tl::unexpected(answer.error());
   if (context.json()) return context.print_json(*answer);
   const auto& removed = list_in(*answer, "removed");

@@ -30,6 +30,8 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 
 constexpr std::chrono::hours kCleanEvery{24};
+// The mounts are to go, too, before systemd loses patience (TimeoutStopSec). The rest is for the next daemon.
+constexpr std::chrono::seconds kLongestCleanAtStop{30};
 constexpr std::chrono::hours kFirstCleanAfter{
     1};  // where daemons are replaced daily, none lives to its second
 constexpr std::chrono::seconds kPatienceAtStop{10};
@@ -190,7 +192,7 @@ class Running {
     });
     if (options_.session_ttl_days > 0)
       every(
-          clean_, kCleanEvery, [this] { clean_old(); }, kFirstCleanAfter);
+          clean_, kCleanEvery, [this] { clean_old(kCleanEvery); }, kFirstCleanAfter);
     manager_.ready("serving " + options_.socket.string());
     log_info("okcvmd {} serves {} (pid {}, mounts kept by {})", OKCVM_VERSION, options_.socket.string(),
              ::getpid(), manager_.kept_by());
@@ -198,12 +200,17 @@ class Running {
     return leave_mounts_;
   }
 
-  void clean_old() {
+  void clean_old(std::chrono::seconds at_most) {
     if (clock_.was_set()) {
       log_warning("the clock was set: no session is taken for unused, but all count as used now");
       return sessions_.count_all_as_used();
     }
-    const auto cleaned = sessions_.clean(Peer(), std::chrono::hours(24) * options_.session_ttl_days, false);
+    const auto until = std::chrono::steady_clock::now() + at_most;
+    const auto in_time = [until](std::string_view, std::uint64_t, std::uint64_t) {
+      return std::chrono::steady_clock::now() < until;
+    };
+    const auto unused_for = std::chrono::hours(24) * options_.session_ttl_days;
+    const auto cleaned = sessions_.clean(Peer(), unused_for, false, in_time);
     for (const auto& id : cleaned.removed) log_info("session {} was not used for days and is removed", id);
   }
 
@@ -347,7 +354,7 @@ Result<void> run(const Options& options, Backends backends) {
     auto served = running.serve(std::move(control->socket));
     if (!served) return fail(served.error());
     leave_mounts = *served;
-    if (!leave_mounts && options.session_ttl_days > 0) running.clean_old();
+    if (!leave_mounts && options.session_ttl_days > 0) running.clean_old(kLongestCleanAtStop);
   }
   if (leave_mounts) manager.let_reload_end();
   sessions.stop(leave_mounts);

@@ -52,7 +52,7 @@ constexpr std::array kRoutes{
     Route{M::kGet, "/v1/agents", routes::list_agents},
     Route{M::kGet, "/v1/agents/{agent}", routes::show_agent},
     Route{M::kGet, "/v1/workdirs", routes::list_workdirs},
-    Route{M::kPost, "/v1/clean", routes::clean_sessions},
+    Route{M::kPost, "/v1/clean", routes::clean_sessions, nullptr, true},
     Route{M::kGet, "/v1/health", routes::show_health},
     Route{M::kGet, "/metrics", routes::show_metrics},
     Route{M::kGet, "/v1/events", routes::follow_events},

@@ -262,8 +262,8 @@ Result<Response> clean_sessions(Exchange& exchange) {
   const auto days = fields.integer("older_than_days", 0, 36500).value_or(exchange.service.session_ttl_days);
   const bool dry_run = fields.flag("dry_run");
   if (auto ended = fields.end(); !ended) return fail(ended.error());
-  const auto cleaned =
-      exchange.service.sessions.clean(exchange.request.peer, std::chrono::hours(24) * days, dry_run);
+  const auto cleaned = exchange.service.sessions.clean(exchange.request.peer, std::chrono::hours(24) * days,
+                                                       dry_run, exchange.request.progress);
   Json skipped = Json::array();
   for (const auto& [id, reason] : cleaned.skipped) skipped.push_back({{"id", id}, {"reason", reason}});
   return json_response({{"removed", cleaned.removed}, {"skipped", std::move(skipped)}, {"dry_run", dry_run}});

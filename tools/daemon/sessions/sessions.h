@@ -122,7 +122,9 @@ class Sessions final {
     std::vector<std::pair<std::string, std::string>> skipped;  // id and reason
   };
   /// Removes the peer's sessions (root's: everybody's) that were not used for so long and have no open files.
-  Cleaned clean(const Peer& peer, std::chrono::seconds older_than, bool dry_run);
+  /// One after the other; the rest stays where `progress` answers false.
+  Cleaned clean(const Peer& peer, std::chrono::seconds older_than, bool dry_run,
+                const snapshots::Progress& progress);
 
   std::filesystem::path mount_point_of(const SessionId& id) const;
   /// Of an unmounted session too.

@@ -424,10 +424,14 @@ Result<bool> Sessions::remove_unused(Session& session, std::int64_t limit) {
   return removed;
 }
 
-Sessions::Cleaned Sessions::clean(const Peer& peer, std::chrono::seconds older_than, bool dry_run) {
+Sessions::Cleaned Sessions::clean(const Peer& peer, std::chrono::seconds older_than, bool dry_run,
+                                  const snapshots::Progress& progress) {
   Cleaned cleaned;
   const auto limit = to_milliseconds(time_now()) - std::chrono::milliseconds(older_than).count();
-  for (const auto& session : list(peer, {})) {
+  const auto sessions = list(peer, {});
+  std::uint64_t done = 0;
+  for (const auto& session : sessions) {
+    if (!progress("cleaning", done++, sessions.size())) break;
     if (session->last_used() > limit) continue;
     const auto id = session->id().text();
     if (const auto mount = session->mount(); mount && mount->statistics().open_files > 0) {
