@@ -281,7 +281,8 @@ Result<WorkspaceInfo> PathFiles::info(const GoesOn& goes_on) {
   for (const auto& rule : kZoneRules) {
     if (!rule.snapshotted) continue;
     auto zone = workspace_.open_zone(rule.zone);
-    if (!zone) continue;  // not written yet
+    if (!zone && zone.error().errno_value == ENOENT) continue;  // not written yet
+    if (!zone) return explained(zone.error(), {});
     auto visited = visit_tree(std::move(*zone), count);
     if (!visited && visited.error().code == Code::kBusy) return fail(visited.error());
     if (!visited) return explained(visited.error(), {});

@@ -96,8 +96,11 @@ Result<void> visit_tree(FileDescriptor top, const std::function<bool(const struc
     Level& level = levels.back();
     if (!level.unvisited.empty()) {
       FileDescriptor child(::openat(level.directory.get(), level.unvisited.back().c_str(), kDirectory));
+      const bool went =
+          errno == ENOENT || errno == ENOTDIR || errno == ELOOP;  // removed or replaced meanwhile
+      if (!child && !went) return fail_errno(errno, "a directory cannot be looked into");
       level.unvisited.pop_back();
-      if (!child) continue;  // removed meanwhile
+      if (!child) continue;
       if (auto done = enter(std::move(child)); !done) return done;
       continue;
     }

@@ -53,6 +53,19 @@ class TreesTest : public ::testing::Test {
   rlimit limit_{};
 };
 
+TEST_F(TreesTest, AreNotCountedInPartForWantOfDescriptors) {
+  std::filesystem::create_directories(top_ / "0/0");
+  const auto visited = visit_tree(open(), [](const struct stat&) {
+    rlimit none{};
+    ::getrlimit(RLIMIT_NOFILE, &none);
+    none.rlim_cur = 0;
+    return ::setrlimit(RLIMIT_NOFILE, &none) == 0;
+  });
+  ::setrlimit(RLIMIT_NOFILE, &limit_);
+  ASSERT_FALSE(visited);
+  EXPECT_EQ(visited.error().errno_value, EMFILE);
+}
+
 TEST_F(TreesTest, MayBeDeeperThanThereAreDescriptors) {
   make_chain();
   EXPECT_EQ(counted(), std::pair(kDepth, kDepth));

@@ -27,12 +27,13 @@ Result<fusefs::WorkspaceInfo> count_tree(const std::filesystem::path& workspace,
   for (const auto& rule : kZoneRules) {
     if (!rule.snapshotted) continue;
     FileDescriptor zone(::open((workspace / rule.name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!zone) continue;  // not written yet
+    if (!zone && errno == ENOENT) continue;  // not written yet
+    if (!zone) return fail_errno(errno, "a zone cannot be looked into");
     const auto counted = visit_tree(std::move(zone), [&](const struct stat& entry) {
       info.count(entry);
       return goes_on();
     });
-    if (!counted && counted.error().code == Code::kBusy) return fail(counted.error());
+    if (!counted) return fail(counted.error());
   }
   return info;
 }
