@@ -29,9 +29,13 @@ Oid Checksum::finish() {
   return oid;
 }
 
-std::string crc_of(std::string_view text) {
-  return std::to_string(
+std::uint32_t crc_number(std::string_view text) {
+  return static_cast<std::uint32_t>(
       crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size())));
+}
+
+std::string crc_of(std::string_view text) {
+  return std::to_string(crc_number(text));
 }
 
 }  // namespace okcvm::snapshots

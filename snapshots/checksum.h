@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,7 +23,9 @@ class Checksum final {
   std::unique_ptr<State> state_;
 };
 
-/// The CRC-32 of a text, in decimal: what our own logs say of their lines.
+/// The CRC-32 of a text.
+std::uint32_t crc_number(std::string_view text);
+/// The same in decimal: what our own logs say of their lines.
 std::string crc_of(std::string_view text);
 
 }  // namespace okcvm::snapshots

@@ -15,8 +15,7 @@ constexpr std::size_t kMostRemembered = 32 << 20;  // bytes
 constexpr std::size_t kMostCompared = 512 << 20;   // bytes, for one pack: a second, or a few
 constexpr std::size_t kTries = 4;                  // with the same number
 constexpr std::size_t kMostDeltas = 40;            // of one object, which are all lost with it
-constexpr std::string_view kRecordStart = ". ";    // folder_record.h
-constexpr std::size_t kShortLine = 8;              // bytes; those of records are longer
+constexpr std::size_t kShortLine = 8;              // bytes; those of records and lists are longer
 
 /// Two numbers, of which versions of a folder mostly have one in common: the least and the greatest hash of a
 /// unit, which only go with that unit.
@@ -30,20 +29,29 @@ PackDeltas::Likeness likeness(const Units& units) {
   return {least, greatest};
 }
 
-/// None of a blob that cannot be a record: of that there may be any number of lines.
+/// The start of a folder's record (folder_record.h), or of a list of names that are one file (path_table.h).
+bool starts_a_list(std::string_view text) {
+  constexpr std::string_view kRecordStart = ". ";
+  if (text.starts_with(kRecordStart)) return true;
+  const auto number = text.find_first_not_of("0123456789");
+  return number != 0 && number != text.npos && text[number] == ' ';
+}
+
+/// None of a blob that cannot be one of those: of that there may be any number of lines.
 Units units_of(std::string_view bytes, ObjectKind kind) {
   if (kind == ObjectKind::kTree) return tree_units(bytes);
   const auto lines = static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), '\n'));
   return lines > bytes.size() / kShortLine ? Units() : line_units(bytes);
 }
 
-/// The object, if it is a tree or may be a folder's record.
-std::optional<std::string> read_folder(std::string_view entry, const PackEntryHead& head) {
+/// The object, if it is a tree or may be a list.
+std::optional<std::string> read_list(std::string_view entry, const PackEntryHead& head) {
   if (entry.size() < kWorthIt || head.size > kLargest || !head.kind || *head.kind == ObjectKind::kCommit)
     return std::nullopt;
   if (*head.kind == ObjectKind::kBlob) {
-    const auto start = inflate_entry(entry, head, kRecordStart.size());
-    if (!start || *start != kRecordStart) return std::nullopt;
+    constexpr std::size_t kLongestStart = 11;  // bytes: a number of 32 bits and a space
+    const auto start = inflate_entry(entry, head, kLongestStart);
+    if (!start || !starts_a_list(*start)) return std::nullopt;
   }
   auto bytes = inflate_entry(entry, head, head.size);
   if (!bytes) return std::nullopt;
@@ -54,7 +62,7 @@ std::optional<std::string> read_folder(std::string_view entry, const PackEntryHe
 
 PackEntry PackDeltas::shortened(const PackEntry& whole, std::size_t deltas) {
   const auto head = head_of(whole.bytes);
-  auto bytes = head ? read_folder(whole.bytes, *head) : std::nullopt;
+  auto bytes = head ? read_list(whole.bytes, *head) : std::nullopt;
   if (!bytes) return whole;
   if (remembered_ > kMostRemembered) {
     like_.clear();

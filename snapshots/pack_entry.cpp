@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "snapshots/checksum.h"
+
 namespace okcvm::snapshots {
 namespace {
 
@@ -65,8 +67,7 @@ Result<PackEntry> finish_entry(const Oid& oid, std::string_view bytes, bool comp
         "no snapshot was taken: the list of a directory, with its files' extended attributes, is too large");
   if (!(compress ? fast : plain).append(bytes, entry.bytes))
     return fail_errno(ENOMEM, "an object cannot be compressed");
-  entry.crc = static_cast<std::uint32_t>(
-      crc32(0, reinterpret_cast<const Bytef*>(entry.bytes.data()), static_cast<uInt>(entry.bytes.size())));
+  entry.crc = crc_number(entry.bytes);
   return entry;
 }
 

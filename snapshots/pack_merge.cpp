@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "policy/fault.h"
+#include "snapshots/checksum.h"
 #include "snapshots/disk.h"
 #include "snapshots/io.h"
 #include "snapshots/pack_deltas.h"
@@ -186,10 +186,8 @@ bool read_pack(int folder, const Pack& pack, const Use& use) {
     entry.crc = row->crc;
     const std::uint64_t end = row + 1 != rows->end() ? (row + 1)->offset : pack.size - kTrailer;
     if (fetch(row->offset, end)) entry.bytes.assign(piece, row->offset - piece_from, end - row->offset);
-    const auto crc =
-        crc32(0, reinterpret_cast<const Bytef*>(entry.bytes.data()), static_cast<uInt>(entry.bytes.size()));
     const auto head = head_of(entry.bytes);
-    const bool is_whole = head && crc == entry.crc;
+    const bool is_whole = head && crc_number(entry.bytes) == entry.crc;
     if ((is_whole && !is_ours(*head)) || !use(entry, is_whole ? &*head : nullptr)) return false;
   }
   return true;

@@ -4,10 +4,16 @@
 #include <charconv>
 
 #include "policy/rel_path.h"
+#include "snapshots/checksum.h"
 #include "snapshots/names.h"
 #include "snapshots/path_text.h"
 
 namespace okcvm::snapshots {
+namespace {
+
+constexpr std::uint32_t kMostNumbers = 1U << 31;  // leaves room for those of a capture
+
+}  // namespace
 
 std::optional<std::uint32_t> PathTable::find(std::string_view path) const {
   const auto at = numbers_.find(path);
@@ -69,10 +75,14 @@ void PathTable::normalize() {
   for (const auto& entry : numbers_) ++sizes[entry.second];
   std::erase_if(numbers_, [&sizes](const auto& entry) { return sizes[entry.second] < 2; });
   std::map<std::uint32_t, std::uint32_t> renumbered;
-  for (auto& entry : numbers_)
-    entry.second =
-        renumbered.try_emplace(entry.second, static_cast<std::uint32_t>(renumbered.size()) + 1).first->second;
-  highest_ = static_cast<std::uint32_t>(renumbered.size());
+  std::set<std::uint32_t> taken;
+  for (auto& [path, number] : numbers_) {
+    const auto [at, is_first] = renumbered.try_emplace(number, crc_number(path) % kMostNumbers + 1);
+    if (is_first)
+      while (!taken.insert(at->second).second) at->second = at->second % kMostNumbers + 1;
+    number = at->second;
+  }
+  highest_ = taken.empty() ? 0 : *taken.rbegin();
 }
 
 std::string PathTable::format() const {

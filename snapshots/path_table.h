@@ -42,7 +42,8 @@ class PathTable final {
     misses_names_ = true;
   }
   std::uint32_t unused_number() const { return highest_ + 1; }
-  /// Numbers groups of hard links from 1 by their first member, and drops those of one member only.
+  /// Drops groups of hard links of one member only, and gives each of the others a number that goes with its
+  /// first member's path: which others there are changes nothing in its lines.
   void normalize();
 
   /// A line each, "NUMBER PATH", sorted by path.

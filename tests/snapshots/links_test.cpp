@@ -270,6 +270,29 @@ TEST_F(LinksTest, ATableKnowsWhetherItChanged) {
   EXPECT_TRUE(changes([](PathTable& t) { t.remove_tree("outputs"); }));
 }
 
+TEST_F(LinksTest, AGroupKeepsItsNumberWhateverOthersThereAre) {
+  const auto lines_of = [](std::string_view text) {
+    auto table = PathTable::parse(text);
+    table->normalize();
+    return table->format();
+  };
+  const std::string pair = lines_of("7 outputs/m\n7 outputs/n\n");
+  EXPECT_TRUE(pair.ends_with(" outputs/n\n")) << pair;
+  const auto more =
+      lines_of("1 outputs/a\n1 outputs/b\n2 outputs/alone\n3 outputs/m\n3 outputs/n\n4 temp/x\n4 temp/y\n");
+  EXPECT_NE(more.find(pair), more.npos) << more;
+  EXPECT_EQ(more.find("alone"), more.npos) << more;
+  std::string many;
+  for (int i = 0; i < 100'000; ++i) {
+    const auto number = std::to_string(i + 1), path = " outputs/" + std::to_string(i);
+    many.append(number + path + "a\n").append(number + path + "b\n");
+  }
+  auto table = PathTable::parse(many);
+  table->normalize();
+  EXPECT_EQ(table->groups().size(), 100'000u);
+  EXPECT_FALSE(table->groups().contains(table->unused_number()));
+}
+
 TEST_F(LinksTest, WhatIsOneFileIsKeptWhateverElseChanges) {
   three_names();
   const auto list_of = [&](const Snapshot& taken) {

@@ -179,6 +179,32 @@ TEST_F(VersionsOfAFolder, TakeTheRoomOfWhatChanged) {
   expect_exact(last);
 }
 
+TEST_F(VersionsOfAFolder, DoSoWithHardLinksToo) {
+  shell(
+      "mkdir outputs/a outputs/b; for i in $(seq 3000); do echo $i > outputs/a/$i; done; ln outputs/a/* "
+      "outputs/b");
+  snapshot("many links");
+  const auto before = size_of_packs();
+  const auto join = [this](int number) {
+    const std::string name = std::to_string(number);
+    write(in("outputs/" + name), "new");
+    std::filesystem::create_hard_link(in("outputs/" + name), in("temp/" + name));
+    record_.note(ChangeKind::kEntry, "outputs/" + name);
+    record_.note(ChangeKind::kEntry, "temp/" + name);
+    return snapshot("one more");
+  };
+  join(0);
+  const auto of_one = size_of_packs() - before;
+  for (int i = 1; i < 120; ++i) join(i);
+  EXPECT_LT(size_of_packs(), before + 55 * of_one);
+  expect_sound_repository();
+  const Snapshot last = join(120);
+  shell("rm -r outputs/a");
+  reopen();
+  restore(last);
+  expect_exact(last);
+}
+
 /// A damaged object takes those with it that are told by it, and no others.
 TEST_F(VersionsOfAFolder, AreLostWithWhatTheyAreDeltasOf) {
   for (int i = 0; i < 300; ++i) write(in("outputs/" + std::to_string(i)), std::to_string(i));
