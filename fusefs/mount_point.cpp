@@ -11,11 +11,12 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
-#include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "fusefs/stale_mounts.h"
 #include "policy/fault.h"
@@ -30,24 +31,52 @@ bool directory_is_empty(const std::filesystem::path& directory) {
          !error;
 }
 
-struct SeenMount {
-  std::string parent;  // its number
-  std::string device, part, place;
-};
-using SeenMounts = std::map<std::string, SeenMount>;  // by number
-
-/// What /proc/<pid>/mountinfo (proc(5)) tells.
-SeenMounts mounts_seen_by(const std::filesystem::path& process) {
-  SeenMounts mounts;
-  std::ifstream rows(process / "mountinfo");
-  for (std::string line; std::getline(rows, line);) {
-    std::istringstream words(line);
-    std::string number;
-    SeenMount mount;
-    if (words >> number >> mount.parent >> mount.device >> mount.part >> mount.place) mounts[number] = mount;
-  }
-  return mounts;
+std::string_view take_word(std::string_view& line) {
+  const auto end = std::min(line.find(' '), line.size());
+  const auto word = line.substr(0, end);
+  line.remove_prefix(std::min(end + 1, line.size()));
+  return word;
 }
+
+/// What /proc/<pid>/mountinfo (proc(5)) tells. There may be a thousand: only what is looked for is copied.
+class SeenMounts {
+ public:
+  struct Mount {
+    std::string_view number;
+    std::string_view parent;  // its number
+    std::string_view device, part, place;
+  };
+
+  explicit SeenMounts(const std::filesystem::path& process) {
+    std::ostringstream whole;
+    whole << std::ifstream(process / "mountinfo").rdbuf();
+    text_ = std::move(whole).str();
+    std::string_view rest = text_;
+    while (!rest.empty()) {
+      const auto end = std::min(rest.find('\n'), rest.size());
+      auto line = rest.substr(0, end);
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      Mount mount;
+      for (auto* word : {&mount.number, &mount.parent, &mount.device, &mount.part, &mount.place})
+        *word = take_word(line);
+      all_.push_back(mount);
+    }
+  }
+  SeenMounts(const SeenMounts&) = delete;
+  SeenMounts& operator=(const SeenMounts&) = delete;
+
+  const std::vector<Mount>& all() const { return all_; }
+  /// Null if there is none of this number.
+  const Mount* find(std::string_view number) const {
+    const auto at =
+        std::find_if(all_.begin(), all_.end(), [&](const auto& mount) { return mount.number == number; });
+    return at == all_.end() ? nullptr : &*at;
+  }
+
+ private:
+  std::string text_;
+  std::vector<Mount> all_;
+};
 
 /// As it is told there.
 std::string escaped(const std::string& path) {
@@ -60,10 +89,11 @@ std::string escaped(const std::string& path) {
   return text;
 }
 
-std::optional<Standing> standing_on(const SeenMount& below, const std::string& place) {
+std::optional<Standing> standing_on(const SeenMounts::Mount& below, std::string_view place) {
   const std::string_view start = below.place == "/" ? std::string_view() : below.place;
   if (!place.starts_with(start)) return std::nullopt;
-  return Standing{below.device, below.part, place.substr(start.size())};
+  return Standing{std::string(below.device), std::string(below.part),
+                  std::string(place.substr(start.size()))};
 }
 
 std::string directory_below(const Standing& mount) {
@@ -149,10 +179,10 @@ std::optional<Standing> standing_at(const std::filesystem::path& place) {
   struct statx status {};
   if (::statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC, STATX_MNT_ID, &status) != 0)
     return std::nullopt;
-  const auto mounts = mounts_seen_by("/proc/self");
-  const auto below = mounts.find(std::to_string(status.stx_mnt_id));
-  if (below == mounts.end()) return std::nullopt;
-  return standing_on(below->second, escaped(directory / place.filename()));
+  const SeenMounts mounts("/proc/self");
+  const auto* const below = mounts.find(std::to_string(status.stx_mnt_id));
+  if (!below) return std::nullopt;
+  return standing_on(*below, escaped(directory / place.filename()));
 }
 
 Elsewhere mounted_elsewhere(dev_t device, const std::optional<Standing>& here) {
@@ -166,13 +196,13 @@ Elsewhere mounted_elsewhere(dev_t device, const std::optional<Standing>& here) {
     std::string line;
     if (!std::getline(std::ifstream(process->path() / "mountinfo"), line) || !seen.insert(line).second)
       continue;
-    const auto mounts = mounts_seen_by(process->path());
-    for (const auto& [number, mount] : mounts) {
+    const SeenMounts mounts(process->path());
+    for (const auto& mount : mounts.all()) {
       if (mount.device != wanted) continue;
-      const auto below = mounts.find(mount.parent);
+      const auto* const below = mounts.find(mount.parent);
       // One whose parent is outside of what the process sees may be ours, seen from another root.
-      const auto there = below == mounts.end() ? here : standing_on(below->second, mount.place);
-      if (mount.part == "/" && below != mounts.end() && there && there == here) continue;
+      const auto there = below ? standing_on(*below, mount.place) : here;
+      if (mount.part == "/" && below && there && there == here) continue;
       const bool is_on_the_same =
           there && here && (there->device == wanted || directory_below(*there) == directory_below(*here));
       if (!is_on_the_same) return Elsewhere::kSomewhere;
