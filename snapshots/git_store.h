@@ -130,7 +130,8 @@ class GitStore final : public Store {
       REQUIRES(mutex_);
   Result<RestoreResult> undo_locked(const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
   Result<RestoreResult> plan_only(const Commit& target, const std::vector<RelPath>& paths,
-                                  const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
+                                  const Caller& caller, const ChangeSource& changes, const Progress& progress)
+      REQUIRES(mutex_);
   Result<RestoreResult> restore_now(const Commit& target, const std::vector<RelPath>& paths,
                                     const RestoreHooks& hooks, const Progress& progress) REQUIRES(mutex_);
   Result<RestoreResult> restore_held(const Commit& target, const std::vector<RelPath>& paths,

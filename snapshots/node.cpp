@@ -59,6 +59,14 @@ mode_t full_mode(const Node& node) {
   return type | node.attributes.mode;
 }
 
+struct stat status_of(const Node& node) {
+  struct stat status {};
+  status.st_mode = full_mode(node);
+  status.st_uid = node.attributes.uid;
+  status.st_gid = node.attributes.gid;
+  return status;
+}
+
 std::unique_ptr<Node> copy_of(const Node& node, Extent extent) {
   auto copy = std::make_unique<Node>();
   copy->name = node.name;

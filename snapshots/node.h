@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <time.h>
 
@@ -89,6 +90,8 @@ struct Node {
 
 /// With the bits of the type, as stat(2) tells it.
 mode_t full_mode(const Node& node);
+/// Of that only type, mode and owner.
+struct stat status_of(const Node& node);
 
 /// How much of a directory is meant; of anything else, all.
 enum class Extent : std::uint8_t { kAlone, kWithAllBelow };

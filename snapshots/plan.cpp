@@ -1,5 +1,7 @@
 #include "snapshots/plan.h"
 
+#include <unistd.h>
+
 #include <iterator>
 #include <set>
 
@@ -36,6 +38,22 @@ void part_from_outside(const PathTable& links, const std::vector<RelPath>& scope
     const auto group = links.find(delta.path);
     if (delta.before && delta.after && group && outside.count(*group)) delta.content = true;
   }
+}
+
+/// Who names a path searches the folders that it lies in. One that is there stays as it is, and may be more
+/// open, or more closed, than that of the snapshot: he needs a way through both.
+Result<void> check_way(const Tree& tree, const RelPath& path, const Caller& caller) {
+  for (RelPath folder = path; !folder.is_root(); folder = folder.parent()) {
+    auto node = tree.find(folder);
+    if (!node) return fail(node.error());
+    if (folder != path && *node && (*node)->is_directory() && !may(caller, status_of(**node), X_OK))
+      return fail(
+          Code::kForbidden,
+          "a directory that this path lies in may not be searched by this user, as it is or as it was: "
+          "restore that directory, or everything",
+          path.text());
+  }
+  return {};
 }
 
 /// Hard links of the snapshot among what was asked for; those outside stay as they were.
@@ -109,7 +127,8 @@ std::vector<RelPath> Plan::renamed(const std::vector<RelPath>& paths) const {
   return all.take();
 }
 
-Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths, const ZoneOwner& owner) {
+Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths, const Caller& caller,
+                       const ZoneOwner& owner) {
   Plan plan;
   plan.scope = normalize_scope(paths);
   for (const auto& path : plan.scope)
@@ -117,6 +136,8 @@ Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& pat
       return fail(Code::kInvalidRequest, "snapshots hold uploads, outputs and temp only", path.text());
   if (auto kept = keep_zones(live, target, owner); !kept) return fail(kept.error());
   for (const auto& path : plan.scope) {
+    for (const Tree* tree : {&live, &target})
+      if (auto reached = check_way(*tree, path, caller); !reached) return fail(reached.error());
     auto there = live.find(path);
     if (!there) return fail(there.error());
     auto wanted = target.find(path);

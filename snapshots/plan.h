@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "policy/caller.h"
 #include "policy/error.h"
 #include "snapshots/compare.h"
 #include "snapshots/renames.h"
@@ -39,7 +40,8 @@ struct ZoneOwner {
 /// as before its first change (zones themselves stay), and directories that a wanted path needs on its way
 /// count as being there once their delta is carried out. `invalid_request` for a path outside of the zones,
 /// `not_found` for one that neither tree has.
-Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths, const ZoneOwner& owner);
+Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths, const Caller& caller,
+                       const ZoneOwner& owner);
 
 /// Finds out how to do it. What was merely renamed is renamed in `live` afterwards.
 Result<void> arrange(Plan& plan, Tree& live, Tree& target);

@@ -183,6 +183,7 @@ class Store {
     ChangeSource changes;                                         // valid under the hold
     std::function<void(const std::vector<RelPath>&)> invalidate;  // after the last change, still held
     std::function<void(const std::vector<RelPath>&)> will_replace = {};  // before the first, of names that go
+    Caller caller = {};  // who names the paths, for which he has to search the folders that they lie in
   };
   /// Puts `paths` (empty: everything) back as they were in `snapshot`. Journaled: after a crash, open()
   /// finishes or rolls back. A snapshot of what was there is taken first and recorded for undo.

@@ -17,11 +17,7 @@ bool lets(const Caller& reader, const struct stat& status) {
 /// Judged by what the snapshot says of the file and of the folders that it lies in.
 bool may_read(const Caller& reader, const Node& node) {
   for (const Node* entry = &node; entry->parent; entry = entry->parent) {
-    struct stat status {};
-    status.st_mode = full_mode(*entry);
-    status.st_uid = entry->attributes.uid;
-    status.st_gid = entry->attributes.gid;
-    if (!lets(reader, status)) return false;
+    if (!lets(reader, status_of(*entry))) return false;
   }
   return true;
 }

@@ -76,7 +76,7 @@ Result<RestoreResult> GitStore::restore_locked(const std::string& snapshot, cons
   if (snapshot.empty()) return fail(Code::kUnknownSnapshot, "say which snapshot to restore");
   auto target = commit_of(snapshot);
   if (!target) return fail(target.error());
-  return dry_run ? plan_only(*target, paths, unheld(hooks), progress)
+  return dry_run ? plan_only(*target, paths, hooks.caller, unheld(hooks), progress)
                  : restore_now(*target, paths, hooks, progress);
 }
 
@@ -101,12 +101,13 @@ Result<Disk> GitStore::reach_workspace() {
 
 /// What a restore would do.
 Result<RestoreResult> GitStore::plan_only(const Commit& target, const std::vector<RelPath>& paths,
-                                          const ChangeSource& changes, const Progress& progress) {
+                                          const Caller& caller, const ChangeSource& changes,
+                                          const Progress& progress) {
   auto wanted = open_tree(target);
   if (!wanted) return fail(wanted.error());
   auto live = look_at_workspace(changes, Look::kAtChanges, progress);
   if (!live) return fail(live.error());
-  auto plan = make_plan(**live, **wanted, paths, {config_.owner_uid, config_.owner_gid});
+  auto plan = make_plan(**live, **wanted, paths, caller, {config_.owner_uid, config_.owner_gid});
   if (!plan) return fail(plan.error());
   auto rows = to_differences(plan->deltas);
   if (!rows) return fail(rows.error());
@@ -134,7 +135,7 @@ Result<RestoreResult> GitStore::restore_held(const Commit& target, const std::ve
   const auto hold = hooks.hold ? hooks.hold() : nullptr;
   auto taken = take_now(label, WhereSame::kIsTheNewest, hooks.changes, progress);
   if (!taken) return fail(taken.error());
-  auto plan = make_plan(*taken->tree, **wanted, paths, {config_.owner_uid, config_.owner_gid});
+  auto plan = make_plan(*taken->tree, **wanted, paths, hooks.caller, {config_.owner_uid, config_.owner_gid});
   if (!plan) return fail(plan.error());
   auto rows = to_differences(plan->deltas);
   if (!rows) return fail(rows.error());
@@ -183,7 +184,7 @@ Result<std::unique_ptr<GitStore::Site>> GitStore::write_ahead(const Commit& targ
   }
   auto wanted = open_tree(target);
   if (!wanted) return fail(wanted.error());
-  auto plan = make_plan(*live, **wanted, paths, {config_.owner_uid, config_.owner_gid});
+  auto plan = make_plan(*live, **wanted, paths, hooks.caller, {config_.owner_uid, config_.owner_gid});
   if (!plan) return fail(plan.error());
   if (auto arranged = arrange(*plan, *live, **wanted); !arranged) return fail(arranged.error());
   if (cost_to_write(plan->work, **wanted) <= config_.much) return nullptr;

@@ -185,6 +185,45 @@ TEST_F(RestoreTest, PathsAloneLeaveTheRest) {
             Code::kInvalidRequest);
 }
 
+/// A directory that is there keeps its mode: it may let more people in than the one whose file comes into it.
+TEST_F(RestoreTest, PathsInClosedDirectoriesAreForWhoMaySearchThem) {
+  make_zones();
+  shell("mkdir -m 755 outputs/box; echo 1 > outputs/box/open");
+  const auto open = snapshot("open");
+  shell(
+      "chmod 700 outputs/box; echo secret > outputs/box/secret; mkdir outputs/box/in; echo 2 > "
+      "outputs/box/in/f");
+  const auto closed = snapshot("closed");
+  auto by_user = hooks();
+  by_user.caller = {1000, 1000, {}};
+  const auto asked = [&](const Snapshot& target, const char* path, bool dry_run = false) {
+    const auto done = store().restore(target.id.text(), {rel(path)}, dry_run, by_user, nullptr);
+    return done ? Code::kInternal : done.error().code;
+  };
+  const auto expect_refused = [&](const Snapshot& target) {
+    const auto before = manifest();
+    for (const char* path : {"outputs/box/secret", "outputs/box/in/f", "outputs/box/in", "outputs/box/none"})
+      for (const bool dry_run : {true, false})
+        EXPECT_EQ(asked(target, path, dry_run), Code::kForbidden) << path;
+    expect_same(before, manifest());
+  };
+  expect_refused(open);    // as it is
+  expect_refused(closed);  // both
+  shell("mv outputs/box outputs/aside; mkdir -m 777 outputs/box");
+  expect_refused(closed);  // as it was
+  ASSERT_TRUE(store().restore(closed.id.text(), {rel("outputs/box")}, false, by_user, nullptr));
+  EXPECT_EQ(mode_of(in("outputs/box")), 0700u);
+  EXPECT_EQ(read(in("outputs/box/secret")), "secret\n");
+  shell("rm outputs/box/secret");
+  restore(closed, {"outputs/box/secret"});
+  EXPECT_EQ(read(in("outputs/box/secret")), "secret\n");
+  shell("chmod 711 outputs/box");
+  const auto searched = snapshot("searched");
+  shell("rm outputs/box/open");
+  EXPECT_EQ(asked(searched, "outputs/box/open"), Code::kInternal) << "it is done";
+  EXPECT_EQ(read(in("outputs/box/open")), "1\n");
+}
+
 TEST_F(RestoreTest, ADryRunSaysExactlyWhatWouldBeDone) {
   make_zones();
   shell("mkdir -p outputs/a/b; echo 1 > outputs/a/b/1; echo 2 > outputs/2");

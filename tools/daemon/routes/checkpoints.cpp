@@ -145,8 +145,8 @@ Result<Response> restore_checkpoint(Exchange& exchange) {
   if (checkpoint->snapshot) {
     const auto pass = exchange.session->gate().share();
     if (!pass) return fail(pass.error());
-    auto result =
-        sessions.restore(*exchange.session, *checkpoint->snapshot, {}, false, exchange.request.progress);
+    auto result = sessions.restore(*exchange.session, *checkpoint->snapshot, {},
+                                   exchange.request.peer.caller(), false, exchange.request.progress);
     if (!result) return fail(result.error());
     restored = view_of_restore(false, *result);
   }

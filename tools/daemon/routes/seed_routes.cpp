@@ -58,8 +58,8 @@ Result<Response> seed_restore(Exchange& exchange) {
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
-  auto restored =
-      exchange.service.sessions.restore(*exchange.session, snapshot, {}, false, exchange.request.progress);
+  auto restored = exchange.service.sessions.restore(
+      *exchange.session, snapshot, {}, exchange.request.peer.caller(), false, exchange.request.progress);
   if (!restored) return fail(restored.error());
   auto views = seed_list(exchange, kDefaultLimit);
   if (!views) return fail(views.error());

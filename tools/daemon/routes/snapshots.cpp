@@ -144,8 +144,9 @@ Result<Response> restore_snapshot(Exchange& exchange) {
   if (!paths) return fail(paths.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
-  auto restored = exchange.service.sessions.restore(*exchange.session, snapshot, *paths, dry_run,
-                                                    exchange.request.progress);
+  auto restored =
+      exchange.service.sessions.restore(*exchange.session, snapshot, *paths, exchange.request.peer.caller(),
+                                        dry_run, exchange.request.progress);
   if (!restored) return fail(restored.error());
   return json_response(view_of_restore(dry_run, *restored));
 }
@@ -154,8 +155,8 @@ Result<Response> undo_restore(Exchange& exchange) {
   if (auto ended = Fields(exchange.request).end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
-  auto restored = exchange.service.sessions.restore(*exchange.session, std::nullopt, {}, false,
-                                                    exchange.request.progress);
+  auto restored = exchange.service.sessions.restore(
+      *exchange.session, std::nullopt, {}, exchange.request.peer.caller(), false, exchange.request.progress);
   if (!restored) return fail(restored.error());
   return json_response(view_of_restore(false, *restored));
 }
@@ -166,7 +167,8 @@ Result<Response> fork_session(Exchange& exchange) {
   const auto id = fields.text("id");
   auto labels = fields.labels();
   if (auto ended = fields.end(); !ended) return fail(ended.error());
-  if (snapshot && snapshot->empty()) return fail(Code::kUnknownSnapshot, "a snapshot id is 40 lower-case hex digits");
+  if (snapshot && snapshot->empty())
+    return fail(Code::kUnknownSnapshot, "a snapshot id is 40 lower-case hex digits");
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto& sessions = exchange.service.sessions;

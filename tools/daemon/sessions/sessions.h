@@ -174,8 +174,8 @@ class Sessions final {
                               const snapshots::Progress& progress);
   /// An empty snapshot means undo.
   Result<snapshots::RestoreResult> restore(Session& session, const std::optional<std::string>& snapshot,
-                                           const std::vector<RelPath>& paths, bool dry_run,
-                                           const snapshots::Progress& progress);
+                                           const std::vector<RelPath>& paths, const Caller& caller,
+                                           bool dry_run, const snapshots::Progress& progress);
   struct Forked {
     SessionPointer session;
     snapshots::SnapshotId snapshot;

@@ -74,8 +74,8 @@ Result<Sessions::Taken> Sessions::take_snapshot(Session& session, const std::str
 
 Result<snapshots::RestoreResult> Sessions::restore(Session& session,
                                                    const std::optional<std::string>& snapshot,
-                                                   const std::vector<RelPath>& paths, bool dry_run,
-                                                   const snapshots::Progress& progress) {
+                                                   const std::vector<RelPath>& paths, const Caller& caller,
+                                                   bool dry_run, const snapshots::Progress& progress) {
   auto store = store_of(session);
   if (!store) return fail(store.error());
   auto mounted = session.need_mount();
@@ -85,6 +85,7 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
 
   std::weak_ptr<fusefs::SessionMount::Hold> held;
   snapshots::Store::RestoreHooks hooks;
+  hooks.caller = caller;
   hooks.hold = [&]() -> std::shared_ptr<void> {
     std::shared_ptr<fusefs::SessionMount::Hold> hold = mount->hold();
     held = hold;
