@@ -96,6 +96,13 @@ Units tree_units(std::string_view tree) {
   return units;
 }
 
+Units block_units(std::string_view bytes) {
+  constexpr std::size_t kBlock = 4096;
+  Units units;
+  for (; !bytes.empty(); bytes.remove_prefix(units.back().size())) units.push_back(bytes.substr(0, kBlock));
+  return units;
+}
+
 Units line_units(std::string_view text) {
   Units units;
   while (!text.empty()) {

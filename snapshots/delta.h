@@ -13,6 +13,8 @@ using Units = std::vector<std::string_view>;
 Units tree_units(std::string_view tree);
 /// The lines of a text, with their ends.
 Units line_units(std::string_view text);
+/// Pieces of 4 KiB, as databases write them.
+Units block_units(std::string_view bytes);
 
 /// The instructions that make `target` out of `base` ("deltified representation", gitformat-pack(5)). Takes
 /// as long as both are large, times the logarithm of that.

@@ -30,7 +30,9 @@ class LinkKeeper final {
 
   Result<void> choose() {
     const auto groups = target_.links().groups();
-    for (const auto group : groups_to_choose_for()) {
+    std::map<std::string_view, std::uint32_t> in_order;  // of names: the numbers have none
+    for (const auto group : groups_to_choose_for()) in_order.emplace(groups.at(group).front(), group);
+    for (const auto& [name, group] : in_order) {
       auto source = choose(groups.at(group));
       if (!source) return fail(source.error());
       if (*source) work_.link_sources.emplace(group, changes_.before(**source));

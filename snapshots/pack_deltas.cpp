@@ -15,7 +15,8 @@ constexpr std::size_t kMostRemembered = 32 << 20;  // bytes
 constexpr std::size_t kMostCompared = 512 << 20;   // bytes, for one pack: a second, or a few
 constexpr std::size_t kTries = 4;                  // with the same number
 constexpr std::size_t kMostDeltas = 40;            // of one object, which are all lost with it
-constexpr std::size_t kShortLine = 8;              // bytes; those of records and lists are longer
+constexpr std::size_t kMostRead = 512 << 20;       // bytes of blobs, for one pack
+constexpr std::size_t kShortLine = 8;              // bytes
 
 /// Two numbers, of which versions of a folder mostly have one in common: the least and the greatest hash of a
 /// unit, which only go with that unit.
@@ -29,40 +30,23 @@ PackDeltas::Likeness likeness(const Units& units) {
   return {least, greatest};
 }
 
-/// The start of a folder's record (folder_record.h), or of a list of names that are one file (path_table.h).
-bool starts_a_list(std::string_view text) {
-  constexpr std::string_view kRecordStart = ". ";
-  if (text.starts_with(kRecordStart)) return true;
-  const auto number = text.find_first_not_of("0123456789");
-  return number != 0 && number != text.npos && text[number] == ' ';
-}
-
-/// None of a blob that cannot be one of those: of that there may be any number of lines.
+/// What can be inserted or left out: a tree's entries, a text's lines. Elsewhere, and where lines are too
+/// many for their length, pieces that stay where they are.
 Units units_of(std::string_view bytes, ObjectKind kind) {
   if (kind == ObjectKind::kTree) return tree_units(bytes);
   const auto lines = static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), '\n'));
-  return lines > bytes.size() / kShortLine ? Units() : line_units(bytes);
-}
-
-/// The object, if it is a tree or may be a list.
-std::optional<std::string> read_list(std::string_view entry, const PackEntryHead& head) {
-  if (entry.size() < kWorthIt || head.size > kLargest || !head.kind || *head.kind == ObjectKind::kCommit)
-    return std::nullopt;
-  if (*head.kind == ObjectKind::kBlob) {
-    constexpr std::size_t kLongestStart = 11;  // bytes: a number of 32 bits and a space
-    const auto start = inflate_entry(entry, head, kLongestStart);
-    if (!start || !starts_a_list(*start)) return std::nullopt;
-  }
-  auto bytes = inflate_entry(entry, head, head.size);
-  if (!bytes) return std::nullopt;
-  return std::move(*bytes);
+  const bool is_text = bytes.find('\0') == bytes.npos && lines > 0 && lines <= bytes.size() / kShortLine;
+  return is_text ? line_units(bytes) : block_units(bytes);
 }
 
 }  // namespace
 
 PackEntry PackDeltas::shortened(const PackEntry& whole, std::size_t deltas) {
   const auto head = head_of(whole.bytes);
-  auto bytes = head ? read_list(whole.bytes, *head) : std::nullopt;
+  if (!head || !head->kind || *head->kind == ObjectKind::kCommit) return whole;
+  if (whole.bytes.size() < kWorthIt || head->size > kLargest) return whole;
+  if (*head->kind == ObjectKind::kBlob && (read_ += head->size) > kMostRead) return whole;
+  auto bytes = inflate_entry(whole.bytes, *head, head->size);
   if (!bytes) return whole;
   if (remembered_ > kMostRemembered) {
     like_.clear();

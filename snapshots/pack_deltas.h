@@ -13,9 +13,9 @@
 
 namespace okcvm::snapshots {
 
-/// Has the versions of a folder take the room of what changed from one to the next: of the trees, the records
-/// of folders (`folder_record`) and the lists of hard links that go into one pack, those that are like
-/// another become deltas of it. What a delta is made of is always a whole object. Not thread-safe.
+/// Has the versions of a folder, or a file, take the room of what changed from one to the next: of the trees
+/// and blobs that go into one pack, those that are like another become deltas of it. What a delta is made of
+/// is always a whole object. Not thread-safe.
 class PackDeltas final {
  public:
   /// Two numbers that tell which objects may be versions of one folder.
@@ -38,6 +38,7 @@ class PackDeltas final {
   std::deque<Base> bases_;
   std::size_t remembered_ = 0;  // bytes
   std::size_t compared_ = 0;    // bytes
+  std::size_t read_ = 0;        // bytes of blobs
   std::map<std::size_t, std::vector<Base*>> like_;
 };
 

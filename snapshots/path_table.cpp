@@ -1,7 +1,10 @@
 #include "snapshots/path_table.h"
 
+#include <endian.h>
+
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 #include "policy/rel_path.h"
 #include "snapshots/checksum.h"
@@ -12,6 +15,16 @@ namespace okcvm::snapshots {
 namespace {
 
 constexpr std::uint32_t kMostNumbers = 1U << 31;  // leaves room for those of a capture
+
+/// Of a hash of which nobody finds many texts that have the same.
+std::uint32_t own_number(std::string_view path) {
+  Checksum hash;
+  hash.add(path);
+  const Oid oid = hash.finish();
+  std::uint32_t number = 0;
+  std::memcpy(&number, oid.bytes.data(), sizeof number);
+  return le32toh(number) % kMostNumbers + 1;
+}
 
 }  // namespace
 
@@ -77,7 +90,7 @@ void PathTable::normalize() {
   std::map<std::uint32_t, std::uint32_t> renumbered;
   std::set<std::uint32_t> taken;
   for (auto& [path, number] : numbers_) {
-    const auto [at, is_first] = renumbered.try_emplace(number, crc_number(path) % kMostNumbers + 1);
+    const auto [at, is_first] = renumbered.try_emplace(number, own_number(path));
     if (is_first)
       while (!taken.insert(at->second).second) at->second = at->second % kMostNumbers + 1;
     number = at->second;

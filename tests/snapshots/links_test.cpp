@@ -5,6 +5,13 @@
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
+
+#include <bit>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "snapshots/path_table.h"
 #include "tests/snapshots/fixture.h"
@@ -291,6 +298,61 @@ TEST_F(LinksTest, AGroupKeepsItsNumberWhateverOthersThereAre) {
   table->normalize();
   EXPECT_EQ(table->groups().size(), 100'000u);
   EXPECT_FALSE(table->groups().contains(table->unused_number()));
+}
+
+/// So many names of one CRC-32, which is linear: which letters can be others together, so that it stays.
+std::vector<std::string> names_of_one_checksum(std::size_t power) {
+  const std::string plain(52, 'a');
+  const auto with = [&plain](std::uint64_t others) {
+    std::string name = plain;
+    for (std::size_t i = 0; i < name.size(); ++i)
+      if (others >> i & 1) name[i] = 'c';
+    return name;
+  };
+  const auto sum = [](const std::string& name) {
+    return ::crc32(0, reinterpret_cast<const Bytef*>(name.data()), static_cast<uInt>(name.size()));
+  };
+  std::map<uLong, std::uint64_t> basis;  // by the highest bit
+  std::vector<std::uint64_t> without_effect;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    std::uint64_t others = std::uint64_t{1} << i;
+    uLong effect = sum(with(others)) ^ sum(plain);
+    while (effect) {
+      const auto [known, is_new] = basis.try_emplace(std::bit_floor(effect), others);
+      if (is_new) break;
+      others ^= known->second;
+      effect = sum(with(others)) ^ sum(plain);
+    }
+    if (!effect) without_effect.push_back(others);
+  }
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < std::size_t{1} << power; ++i) {
+    std::uint64_t others = 0;
+    for (std::size_t bit = 0; bit < power; ++bit)
+      if (i >> bit & 1) others ^= without_effect.at(bit);
+    names.push_back(with(others));
+    EXPECT_EQ(sum(names.back()), sum(plain));
+  }
+  return names;
+}
+
+TEST_F(LinksTest, ManyGroupsCostNoMoreWhateverTheirNames) {
+  std::string text;
+  int group = 0;
+  for (const auto& name : names_of_one_checksum(14)) {
+    const auto number = std::to_string(++group);
+    text.append(number).append(" ").append("outputs/").append(name).append("\n");
+    text.append(number).append(" ").append("temp/").append(name).append("\n");
+  }
+  auto table = PathTable::parse(text);
+  ASSERT_TRUE(table);
+  table->normalize();
+  std::uint32_t in_a_row = 0, last = 0;  // each of them had to be looked past for the next
+  for (const auto& [number, paths] : table->groups()) {
+    in_a_row = number == last + 1 ? in_a_row + 1 : 0;
+    ASSERT_LT(in_a_row, 10u);
+    last = number;
+  }
 }
 
 TEST_F(LinksTest, WhatIsOneFileIsKeptWhateverElseChanges) {

@@ -2,6 +2,7 @@
 
 #include "snapshots/pack_deltas.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <random>
@@ -121,13 +122,21 @@ TEST_F(PackDeltasTest, NoObjectIsNeededByMoreThanForty) {
   EXPECT_FALSE(written(record(200), 1).base) << "what others are made of stays whole";
 }
 
-TEST_F(PackDeltasTest, OtherFilesAreLeftAlone) {
-  std::string digits;
-  for (int i = 0; i < 1000; ++i) digits += std::to_string(i * i) + "\n";
-  for (const auto& text : {digits, ". " + std::string(10'000, '\n') + digits}) {
-    EXPECT_FALSE(written(text).base);
-    EXPECT_FALSE(written(text + "1").base);
+TEST_F(PackDeltasTest, VersionsOfAnyFileAreToldByWhatChanged) {
+  std::mt19937 random(5);
+  std::string log, database, digits;
+  for (int i = 0; i < 1000; ++i) log += std::to_string(random()) + " something happened\n";
+  for (int i = 0; i < 200'000; ++i) database += static_cast<char>(random());
+  for (int i = 0; i < 20'000; ++i) digits += std::to_string(random() % 1000) + "\n";
+  for (std::string* text : {&log, &database, &digits}) {
+    EXPECT_FALSE(written(*text).base);
+    auto next = *text;
+    next.replace(9000, 3, "new");
+    EXPECT_TRUE(written(next).base);
+    EXPECT_TRUE(written(next + "and more\n").base);
   }
+  std::reverse(database.begin(), database.end());
+  EXPECT_FALSE(written(database).base);
 }
 
 class VersionsOfAFolder : public SnapshotTest {
@@ -201,6 +210,30 @@ TEST_F(VersionsOfAFolder, DoSoWithHardLinksToo) {
   const Snapshot last = join(120);
   shell("rm -r outputs/a");
   reopen();
+  restore(last);
+  expect_exact(last);
+}
+
+TEST_F(VersionsOfAFolder, DoSoWithAFileThatGrows) {
+  std::mt19937 random(7);
+  std::string log;
+  for (int i = 0; i < 2000; ++i) log += std::to_string(random()) + " something happened\n";
+  change(0, log);
+  const Snapshot early = snapshot("long already");
+  const auto before = size_of_packs();
+  const auto grow = [&] {
+    change(0, log += std::to_string(random()) + " something else\n");
+    return snapshot("longer");
+  };
+  grow();
+  const auto of_one = size_of_packs() - before;
+  for (int i = 1; i < 200; ++i) grow();
+  EXPECT_LT(size_of_packs(), before + 55 * of_one);
+  expect_sound_repository();
+  const Snapshot last = grow();
+  reopen();
+  restore(early);
+  expect_exact(early);
   restore(last);
   expect_exact(last);
 }
