@@ -184,6 +184,7 @@ Result<bool> Batch::recover(Repository& repository) {
     // An older one may come back with a loss of power: by now its objects are those of the history.
     const bool is_latest = *newest == after;
     if (!named && is_latest) {
+      repository.will_lose_packs();
       for (const auto& file : files) {
         fault_point("batch.recover");
         if (::unlinkat(repository.folder(), file.c_str(), 0) != 0 && errno != ENOENT)

@@ -73,8 +73,9 @@ Result<std::vector<DiskRow>> rows_in(int directory) {
   if (fd < 0) return fail_errno(errno, kWhat);
   const std::unique_ptr<DIR, CloseStream> stream(::fdopendir(fd));
   if (!stream) {
+    const int error = errno;
     ::close(fd);
-    return fail_errno(ENOMEM, kWhat);
+    return fail_errno(error, kWhat);
   }
   std::vector<DiskRow> rows;
   for (errno = 0; const dirent* entry = ::readdir(stream.get()); errno = 0) {

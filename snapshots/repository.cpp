@@ -25,6 +25,8 @@ git_object_t native_kind(ObjectKind kind) {
   return static_cast<git_object_t>(kind);
 }
 
+constexpr std::string_view kCannotOpen = "the snapshot repository cannot be opened";
+
 Error damaged(const Oid& oid) {
   return Error::of(Code::kCorrupt,
                    "object " + oid.hex() + " is missing or damaged; `okcvm verify` lists what is lost");
@@ -111,22 +113,19 @@ Oid hash_object(ObjectKind kind, std::string_view bytes) {
 Repository::~Repository() = default;
 
 Result<std::unique_ptr<Repository>> Repository::open(const std::filesystem::path& folder) {
-  constexpr std::string_view kWhat = "the snapshot repository cannot be opened";
   git::start();
   auto repository = std::unique_ptr<Repository>(new Repository());
   repository->path_ = folder;
   constexpr int kFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
   repository->folder_ = FileDescriptor(::open(folder.c_str(), kFolder));
-  if (!repository->folder_) return fail_errno(errno, kWhat);
-  repository->packs_ = packs_of(repository->folder_.get());
-  if (set_unsound_indexes_aside(repository->folder_.get())) repository->handles_ = Handles::open(folder);
-  if (!repository->handles_) return fail(git::last_error(Code::kCorrupt, std::string(kWhat)));
+  if (!repository->folder_) return fail_errno(errno, kCannotOpen);
+  if (auto opened = repository->reopen(); !opened) return fail(opened.error());
   const int fd = repository->folder_.get();
-  if (::mkdirat(fd, kOwnFolder, 0700) != 0 && errno != EEXIST) return fail_errno(errno, kWhat);
+  if (::mkdirat(fd, kOwnFolder, 0700) != 0 && errno != EEXIST) return fail_errno(errno, kCannotOpen);
   repository->own_folder_ = FileDescriptor(::openat(fd, kOwnFolder, kFolder));
-  if (!repository->own_folder_) return fail_errno(errno, kWhat);
+  if (!repository->own_folder_) return fail_errno(errno, kCannotOpen);
   if (::mkdirat(repository->own_folder_.get(), kIncoming, 0700) != 0 && errno != EEXIST)
-    return fail_errno(errno, kWhat);
+    return fail_errno(errno, kCannotOpen);
   return repository;
 }
 
@@ -340,10 +339,13 @@ Result<void> Repository::open_anew() {
 }
 
 Result<void> Repository::reopen() {
-  packs_ = packs_of(folder_.get());
+  will_lose_packs();
+  auto packs = packs_of(folder_.get());
+  if (const int injected = fault_error("repository.reopen")) return fail_errno(injected, kCannotOpen);
   auto handles = set_unsound_indexes_aside(folder_.get()) ? Handles::open(path_) : nullptr;
-  if (!handles) return fail(git::last_error(Code::kCorrupt, "the snapshot repository cannot be opened"));
+  if (!handles) return fail(git::last_error(Code::kCorrupt, std::string(kCannotOpen)));
   handles_ = std::move(handles);
+  packs_ = std::move(packs);
   has_failed_ = false;
   return {};
 }

@@ -77,6 +77,9 @@ class Repository final {
   /// nowhere any more, though it can still be read from those that are open. After something could not be
   /// read all is opened anew. Answers whether packs went.
   Result<bool> notice_removed_packs();
+  /// To be called before packs are removed: what is open holds them still, and counts for nothing until
+  /// reopen(), or notice_removed_packs() in its stead, succeeds.
+  void will_lose_packs() { has_failed_ = true; }
   /// Forgets everything read so far: after packs were removed.
   Result<void> reopen();
   /// Lets go of the packs that are open, which take descriptors and memory maps. Nothing but
@@ -94,7 +97,7 @@ class Repository final {
   FileDescriptor folder_;
   FileDescriptor own_folder_;
   std::unique_ptr<Handles> handles_;
-  mutable bool has_failed_ = false;  // something could not be read, which libgit2 remembers
+  mutable bool has_failed_ = false;  // something could not be read, which libgit2 remembers, or went
   std::set<std::string> packs_;      // of those that are open, as far as they were listed
 };
 

@@ -20,7 +20,7 @@ Result<StagingFolder> StagingFolder::make(const Disk& disk) {
 }
 
 void StagingFolder::remove() {
-  if (parent_ >= 0) static_cast<void>(remove_tree(std::exchange(parent_, -1), kStagingFolder));
+  if (parent_ >= 0 && remove_tree(parent_, kStagingFolder)) parent_ = -1;
 }
 
 }  // namespace okcvm::snapshots

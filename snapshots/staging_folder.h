@@ -19,7 +19,7 @@ class StagingFolder final {
 
   /// Hands the folder to who builds in it.
   Disk take() { return std::move(folder_); }
-  /// What cannot be removed now is removed by the next start or restore.
+  /// What cannot be removed now is tried again at the end, and removed by the next start or restore.
   void remove();
 
  private:

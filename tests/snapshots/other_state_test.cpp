@@ -108,5 +108,20 @@ TEST_F(OthersAtWork, LeaveALock) {
   EXPECT_FALSE(there_is(repository() / "refs/heads/main.lock"));
 }
 
+/// What it had brought in is removed, but still stands in what is open.
+TEST_F(OthersAtWork, ASnapshotIsWholeThoughTheOneBeforeItFailedAndNothingCouldBeOpenedThen) {
+  change("a", "first");
+  snapshot("one");
+  change("a", "second");
+  act("touch $git/refs/heads/main.lock");
+  {
+    const Fault fails("errno:repository.reopen:1:EMFILE");
+    EXPECT_FALSE(store().take("two", record_.source(), nullptr));
+  }
+  act("rm $git/refs/heads/main.lock");
+  expect_exact(snapshot("three"));
+  expect_sound_repository();
+}
+
 }  // namespace
 }  // namespace okcvm::test
