@@ -164,6 +164,7 @@ void MountedSession::settle_after_take_over() {
   for (const auto& file : state_->all_files()) nodes_->opened(file.node, file.flags);
   backings_.settle();
   operations_.orphans().drop_unless([this](NodeId id) { return nodes_->open_state(id).opens > 0; });
+  for (const NodeId id : nodes_->unreferenced()) operations_.forget(id, 0);
   if (state_->has_untold()) operations_.take_in_all();
 }
 

@@ -222,7 +222,7 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   if (!row || is_fixed(id)) return {};
   Handout::given_back(id);
   row->lookups -= std::min(row->lookups, count);
-  if (row->lookups) return {};
+  if (row->lookups || own_.contains(id.value)) return {};
   free_.push_back(id.slot());  // first: it may need memory
   if (!row->dead) index_.erase(id.slot(), key_of());
   if (auto& epoch = header_of(region_).uncovered_epoch; !row->dead && row->coverage == Coverage::kKnown)
@@ -238,6 +238,31 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   --live_;
   count_in_skill(*row, -1);
   return forgotten;
+}
+
+void NodeTable::make_own(NodeId id) {
+  MutexLock lock(mutex_);
+  NodeRecord* row = live_record(id);
+  if (!row || is_fixed(id) || row->lookups == 0) return;
+  ++own_[id.value];
+  --row->lookups;
+}
+
+void NodeTable::give_back_own(NodeId id) {
+  MutexLock lock(mutex_);
+  const auto own = own_.find(id.value);
+  NodeRecord* row = live_record(id);
+  if (own == own_.end() || !row) return;
+  ++row->lookups;
+  if (--own->second == 0) own_.erase(own);
+}
+
+std::vector<NodeId> NodeTable::unreferenced() const {
+  std::vector<NodeId> ids;
+  MutexLock lock(mutex_);
+  for (const NodeId id : all_ids())
+    if (record(id.slot()).lookups == 0 && !own_.contains(id.value)) ids.push_back(id);
+  return ids;
 }
 
 bool NodeTable::knows_any_in(VolumeId volume) const {

@@ -79,6 +79,12 @@ class NodeTable {
 
   /// Drops `count` kernel references; the node goes with the last one. (FUSE_FORGET)
   Forgotten forget(NodeId id, std::uint64_t count) EXCLUDES(mutex_);
+  /// A reference becomes this process's own, and ends with it: the next daemon counts the kernel's alone.
+  void make_own(NodeId id) EXCLUDES(mutex_);
+  /// It is one of the others again.
+  void give_back_own(NodeId id) EXCLUDES(mutex_);
+  /// Those that only a former daemon referred to.
+  std::vector<NodeId> unreferenced() const EXCLUDES(mutex_);
 
   /// Only told of volumes of skills.
   bool knows_any_in(VolumeId volume) const EXCLUDES(mutex_);
@@ -217,6 +223,7 @@ class NodeTable {
   std::unordered_set<std::uint32_t> writing_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint32_t> former_ GUARDED_BY(mutex_);  // dead ones that may have another node
   std::unordered_set<std::uint64_t> awaited_ GUARDED_BY(mutex_);
+  std::unordered_map<std::uint64_t, std::uint64_t> own_ GUARDED_BY(mutex_);  // references, by id
   ChildLists children_ GUARDED_BY(mutex_);
   std::unordered_map<VolumeId, std::int64_t> in_skills_ GUARDED_BY(mutex_);  // nodes of each volume
   KernelKnowledge kernel_ GUARDED_BY(mutex_);

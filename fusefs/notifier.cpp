@@ -49,7 +49,8 @@ void Notifier::push(Notice notice) {
   changed_.notify_all();
 }
 
-/// Where the host has no more threads, what is asked waits for the next that asks, or for the next daemon.
+/// Where the host has no more threads, what is asked waits for the next that asks, for who waits for it, or
+/// for the next daemon.
 void Notifier::have_thread() {
   if (is_running_ || is_cut_ || (queue_.empty() && idle_lines_.empty())) return;
   if (thread_.joinable()) thread_.join();  // it rests, and has let go of the lock
@@ -70,24 +71,41 @@ void Notifier::run() {
       is_running_ = false;
     }
     if (is_cut_ || !is_running_) return;
-    std::vector<std::byte> messages;
-    std::uint64_t count = 0;
-    std::function<void(bool)> then;
-    while (!queue_.empty() && !then) {
-      const auto bytes = message_of(queue_.front());
-      if (messages.size() + bytes.size() > Teller::kMost) break;
-      messages.insert(messages.end(), bytes.begin(), bytes.end());
-      then = std::move(queue_.front().then);
-      queue_.pop_front();
-      ++count;
-    }
-    lock.unlock();
-    const bool told = tell(std::move(messages));
-    if (then) then(told);
-    lock.lock();
-    told_ += count;
-    changed_.notify_all();
+    tell_next(lock, Patience::kEndless);
   }
+}
+
+/// One round of what is asked for. Nothing of it is forgotten unless the kernel has taken it, or nobody may
+/// wait any more.
+void Notifier::tell_next(std::unique_lock<std::mutex>& lock, Patience patience) {
+  std::vector<std::byte> messages;
+  std::vector<Notice> notices;
+  while (!queue_.empty() && (notices.empty() || !notices.back().then)) {
+    const auto bytes = message_of(queue_.front());
+    if (messages.size() + bytes.size() > Teller::kMost) break;
+    messages.insert(messages.end(), bytes.begin(), bytes.end());
+    notices.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+  }
+  const auto late = times_late();
+  lock.unlock();
+  const bool told = tell(std::move(messages), patience);
+  const bool is_late = patience == Patience::kShort && times_late() != late;
+  if (!is_late && notices.back().then) notices.back().then(told);
+  lock.lock();
+  if (is_late)
+    queue_.insert(queue_.begin(), std::move_iterator(notices.begin()), std::move_iterator(notices.end()));
+  else
+    told_ += notices.size();
+  changed_.notify_all();
+}
+
+/// Where the host has no more threads.
+void Notifier::tell_in_place(std::unique_lock<std::mutex>& lock) {
+  is_running_ = true;
+  const auto late = times_late();
+  while (!is_cut_ && !queue_.empty() && times_late() == late) tell_next(lock, Patience::kShort);
+  is_running_ = false;
 }
 
 std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
@@ -179,6 +197,7 @@ void Notifier::was_late() {
 void Notifier::drain_while_told(std::chrono::seconds patience) {
   std::unique_lock lock(mutex_);
   have_thread();
+  if (!is_running_) tell_in_place(lock);
   const auto is_told = [this, last = pushed_] { return is_cut_ || told_ >= last; };
   for (auto seen = told_; !changed_.wait_for(lock, patience, is_told); seen = told_) {
     if (told_ != seen) continue;

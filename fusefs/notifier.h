@@ -79,6 +79,8 @@ class Notifier final : public Invalidator {
   /// The next daemon is to tell everything.
   void was_late();
   void run();
+  void tell_next(std::unique_lock<std::mutex>& lock, Patience patience);
+  void tell_in_place(std::unique_lock<std::mutex>& lock);
   std::vector<std::byte> message_of(const Notice& notice) const;
   /// Comes back when the kernel has taken them (true, unless the last looks for what is not there), or nobody
   /// may wait any more.
@@ -98,7 +100,7 @@ class Notifier final : public Invalidator {
   std::uint64_t pushed_ = 0, told_ = 0;  // so many
   std::atomic<std::uint64_t> times_late_ = 0;
   bool is_cut_ = false;
-  bool is_running_ = false;                                // thread_
+  bool is_running_ = false;                                // somebody tells, mostly thread_
   std::vector<std::shared_ptr<Teller::Line>> lines_;       // all of them
   std::vector<std::shared_ptr<Teller::Line>> idle_lines_;  // of which nobody tells just now
   std::vector<std::shared_ptr<Teller::Line>> late_lines_;  // for which nobody waits any more

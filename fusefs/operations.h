@@ -138,6 +138,12 @@ class Operations {
   /// end.
   void listed(NodeId id, bool from_start, std::uint32_t names) { nodes_.listed(id, from_start, names); }
   void forget(NodeId id, std::uint64_t count);
+  /// NodeTable::make_own
+  void make_own(NodeId id) { nodes_.make_own(id); }
+  void forget_own(NodeId id) {
+    nodes_.give_back_own(id);
+    forget(id, 1);
+  }
   /// What seems to be the node of the inode at a name now, if it is known in this directory: by that name, or
   /// by one that it had before it was renamed behind the kernel's back. To be asked before it is looked up
   /// here.

@@ -393,6 +393,7 @@ Result<void> Operations::set_acl(const Request& request, const Node& node, std::
   if (!file) return fail(file.error());
   struct stat status {};
   if (::fstat((*file)->get(), &status) != 0) return fail_errno(errno);
+  if (!may_change_mode(request, status)) return fail_errno(EPERM);  // Linux before 6.2 does not ask that
   SetAttributes wanted;
   wanted.mode = (status.st_mode & 07000) | *permissions;
   if ((status.st_mode & S_ISGID) && !may_set_group_id(request, status))

@@ -74,7 +74,7 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
       walk.push(Entry(), std::move(*name));
       continue;
     }
-    auto entry = operations_.look_up(directory.id, name->c_str());
+    auto entry = look_up(directory.id, name->c_str());
     if (!entry) return explained(entry.error(), path);
     if (making && entry->id.value == 0) {
       auto made = is_asked_for ? make_on_way(caller, walk, *name, *making) : fail_errno(EEXIST);
@@ -87,7 +87,7 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
       continue;
     }
     auto text = operations_.read_link(entry->id);
-    operations_.forget(entry->id, 1);
+    operations_.forget_own(entry->id);
     if (!text)
       return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads out of the session",
                   path.text());
@@ -127,11 +127,20 @@ Result<Entry> PathFiles::make_on_way(const Caller& caller, const Walk& walk, con
   const Entry& directory = walk.last();
   if (!may(caller, directory.attributes, W_OK | X_OK))
     return fail(Code::kForbidden, "this user may not write to the directory", walk.path().text());
-  auto entry = operations_.make_directory(request_of(caller), directory.id, name.c_str(), making.mode);
+  auto entry = own(operations_.make_directory(request_of(caller), directory.id, name.c_str(), making.mode));
   if (entry) making.made.push_back({directory.id, name});
   // Somebody else was faster.
-  if (!entry && entry.error().errno_value == EEXIST) return operations_.look_up(directory.id, name.c_str());
+  if (!entry && entry.error().errno_value == EEXIST) return look_up(directory.id, name.c_str());
   return entry;
+}
+
+Result<Entry> PathFiles::own(Result<Entry> entry) {
+  if (entry && entry->id.value) operations_.make_own(entry->id);
+  return entry;
+}
+
+Result<Entry> PathFiles::look_up(NodeId directory, const char* name) {
+  return own(operations_.look_up(directory, name));
 }
 
 // -- Looking
@@ -188,10 +197,10 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
       listing.truncated = true;
       break;
     }
-    auto entry = operations_.look_up(directory.id, name.c_str());
+    auto entry = look_up(directory.id, name.c_str());
     if (!entry && is_shortage(entry.error())) return explained(entry.error(), path);
     if (!entry || entry->id.value == 0) continue;  // removed meanwhile, or nothing that can be shown
-    operations_.forget(entry->id, 1);
+    operations_.forget_own(entry->id);
     listing.entries.push_back(info_of_entry(*entry, std::move(name)));
   }
   return listing;
@@ -367,13 +376,13 @@ void PathFiles::tell_kernel(const std::vector<RelPath>& changed) {
 }
 
 bool PathFiles::step_down(Walk& walk, Name name) {
-  auto entry = operations_.look_up(walk.last().id, name.c_str());
+  auto entry = look_up(walk.last().id, name.c_str());
   if (!entry || entry->id.value == 0) return false;
   const bool is_directory = S_ISDIR(entry->attributes.st_mode);
   if (is_directory)
     walk.push(*entry, std::move(name));
   else
-    operations_.forget(entry->id, 1);
+    operations_.forget_own(entry->id);
   return is_directory;
 }
 
@@ -384,7 +393,7 @@ std::optional<NodeId> PathFiles::tell_kernel(const Placed& placed) {
   const bool has_name = known && (known->name.empty() || known->name == name);
   const auto moved =
       known && known->name == name ? std::nullopt : operations_.take_in(directory, name.c_str());
-  auto entry = operations_.look_up(directory, name.c_str());
+  auto entry = look_up(directory, name.c_str());
   // What is still the same inode keeps its name: a process may have it as its working directory. If it is
   // only ourselves who know it, the kernel may take the name for free.
   if (has_name && entry && entry->id == known->id)
@@ -395,7 +404,7 @@ std::optional<NodeId> PathFiles::tell_kernel(const Placed& placed) {
     kernel_.entry(directory, name);
   if (entry && entry->id.value) {
     kernel_.inode(entry->id);  // it may be known by another of its names
-    operations_.forget(entry->id, 1);
+    operations_.forget_own(entry->id);
   }
   return moved;
 }

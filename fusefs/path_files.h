@@ -41,7 +41,7 @@ class Walk {
     names.push_back(std::move(name));
   }
   void pop() {
-    if (entries.back().id.value) operations_->forget(entries.back().id, 1);
+    if (entries.back().id.value) operations_->forget_own(entries.back().id);
     entries.pop_back();
     if (names.empty()) return;
     text_size_ -= names.back().text().size() + 1;
@@ -115,6 +115,9 @@ class PathFiles final : public Files {
   /// Walks to `path`. The last entry may be absent (id 0); everything before it must be a directory that the
   /// caller may search. With `making`, the directories that are missing on the way are made, the last too.
   Result<Walk> walk(const Caller& caller, const RelPath& path, Last last, const Making* making = nullptr);
+  /// With a reference of this process's own.
+  Result<Entry> look_up(NodeId directory, const char* name);
+  Result<Entry> own(Result<Entry> entry);
   Result<Entry> make_on_way(const Caller& caller, const Walk& walk, const Name& name, const Making& making);
   Result<Walk> walk_existing(const Caller& caller, const RelPath& path, Last last);
   Result<Walk> walk_making(const Caller& caller, const RelPath& path, mode_t mode, std::vector<Placed>& made);

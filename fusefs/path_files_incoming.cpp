@@ -157,7 +157,7 @@ Result<PublishedFile> PathFiles::publish(Incoming& incoming) {
       return fail(Code::kForbidden, "this user may not write to the directory", incoming.path.text());
 
     std::string name(incoming.path.leaf());
-    auto existing = operations_.look_up(directory.id, name.c_str());
+    auto existing = look_up(directory.id, name.c_str());
     if (!existing) return explained(existing.error(), incoming.path);
     const bool exists = existing->id.value != 0;
     Walk held(operations_);  // keeps the node until what stands there is replaced

@@ -79,7 +79,7 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
     Name child = std::move(left.back().back());
     left.back().pop_back();
     const Gate::Pass pass(gate_);
-    const auto held = operations_.look_up(entry.id, child.c_str());
+    const auto held = look_up(entry.id, child.c_str());
     if (held ? held->id.value == 0 : is_no_child(held.error())) continue;
     if (!held) return fail(held.error());
     walk.push(*held, std::move(child));  // its node must stay while we are below it
@@ -146,7 +146,7 @@ Result<void> PathFiles::empty_zone(Zone zone, const GoesOn& goes_on) {
     walk.entries.push_back(Entry{kRootNode});
     walk.push(Entry{node_of(zone)}, *Name::parse(rule_of(zone).name));
     for (auto& name : *names) {
-      auto held = passing([&] { return operations_.look_up(node_of(zone), name.c_str()); });
+      auto held = passing([&] { return look_up(node_of(zone), name.c_str()); });
       if (held ? held->id.value == 0 : is_no_child(held.error())) continue;
       if (held) walk.push(*held, std::move(name));
       result = held ? remove_tree(root, walk, goes_on) : fail(held.error());

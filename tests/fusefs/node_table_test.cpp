@@ -281,6 +281,40 @@ TEST_P(NodeTableTest, KnowsWhatStandsWhereWhateverHappens) {
 }
 
 /// Of outputs/a/b/c the middle one is moved into temp/d behind the kernel's back.
+TEST(NodeTableReferences, OfADeadProcessDoNotCount) {
+  const test::ScratchDirectory scratch("nodes");
+  Node file;
+  file.parent = node_of(Zone::kOutputs);
+  file.key = {kWorkspaceVolume, 100};
+  file.zone = Zone::kOutputs;
+  file.type = S_IFREG;
+  file.name = "known to the kernel";
+  Node other = file;
+  other.key.inode = 101;
+  other.name = "looked at by ourselves";
+  NodeId known, seen;
+  {
+    auto table = NodeTable::open(scratch / "nodes", Start::kAnew);
+    ASSERT_TRUE(table);
+    known = (*table)->reference(file)->id;
+    (*table)->reference(file);
+    seen = (*table)->reference(other)->id;
+    for (const NodeId id : {known, seen}) (*table)->make_own(id);
+    EXPECT_TRUE((*table)->unreferenced().empty());
+    EXPECT_FALSE((*table)->forget(known, 5).gone) << "it is looked at";
+    (*table)->give_back_own(known);
+    EXPECT_FALSE((*table)->find(known)->dead);
+    (*table)->reference(file);
+    (*table)->make_own(known);
+  }
+  auto table = NodeTable::open(scratch / "nodes", Start::kTakeOver);
+  ASSERT_TRUE(table);
+  EXPECT_EQ((*table)->unreferenced(), std::vector<NodeId>{seen});
+  EXPECT_TRUE((*table)->forget(seen, 0).gone);
+  EXPECT_TRUE((*table)->forget(known, 1).gone);
+  EXPECT_EQ((*table)->size(), 0u);
+}
+
 TEST(NodeTablePlaces, AreAsDeepAsTheLeastOnesUntilTheyAreFound) {
   const test::ScratchDirectory scratch("node-table");
   auto table = NodeTable::open(scratch / "nodes", Start::kAnew).value();

@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/fuse.h>
 #include <poll.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <climits>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -146,6 +149,35 @@ TEST(NotifierTest, LinksThatAreNotToldBeforeTheEndAreSaidNotToBe) {
     if (told.wait_for(std::chrono::milliseconds(100)) == std::future_status::ready) return 2;
     notifier.cut();
     return told.get() ? 3 : 0;
+  });
+  EXPECT_EQ(daemon.join(), 0);
+}
+
+// Nobody is to read what was changed by path as it was before.
+TEST(NotifierTest, WhoWaitsTellsTheKernelHimselfWhereNoThreadCanBeHad) {
+  const test::ScratchDirectory scratch("notifier");
+  ChildProcess daemon([&](ChildProcess&) {
+    auto state = SessionState::open(scratch / "state", scratch / "going", Start::kAnew);
+    const FileDescriptor device(
+        ::open((scratch / "device").c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    pthread_attr_t more_than_there_is;
+    ::pthread_attr_init(&more_than_there_is);
+    ::pthread_attr_setstacksize(&more_than_there_is, std::size_t{1} << 47);
+    if (!state || !device || ::pthread_setattr_default_np(&more_than_there_is) != 0) return 1;
+    Notifier notifier;
+    notifier.start(device.get(), scratch.path(), **state);
+    bool has_ended = false;
+    notifier.inode(kRootNode);
+    notifier.after_changes_in(kRootNode, [&] { has_ended = true; });
+    notifier.inode(kRootNode);
+    notifier.drain();
+    const auto size_of = [](const std::string& name) {
+      return sizeof(fuse_out_header) + (name.empty() ? sizeof(fuse_notify_inval_inode_out)
+                                                     : sizeof(fuse_notify_inval_entry_out) + name.size() + 1);
+    };
+    const auto all = 2 * size_of("") + size_of(std::string(NAME_MAX + 1, '?'));
+    if (std::filesystem::file_size(scratch / "device") != all) return 2;
+    return has_ended ? 0 : 3;
   });
   EXPECT_EQ(daemon.join(), 0);
 }
