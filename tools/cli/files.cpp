@@ -158,11 +158,13 @@ Outcome<void> read(Context& context) {
 Outcome<void> write(Context& context) {
   const auto mode = context.args().option("mode");
   if (mode && mode->empty()) return usage("--mode takes octal digits; see 'okcvm help write'");
+  const auto etag = context.args().option("if-match");
+  if (etag && etag->empty()) return usage("--if-match is empty; see 'okcvm help write'");
   Request request;
   request.method = "PUT";
   request.target =
       file_target(context, context.args().argument("PATH")) + query({{"mode", mode.value_or("")}});
-  if (auto etag = context.args().option("if-match")) request.headers.emplace_back("If-Match", *etag);
+  if (etag) request.headers.emplace_back("If-Match", *etag);
   if (context.args().has("new")) request.headers.emplace_back("If-None-Match", "*");
   const auto answer = send_file(context, std::move(request), context.args().option("from").value_or("-"));
   if (!answer) return tl::unexpected(answer.error());

@@ -35,7 +35,7 @@ std::vector<Verb> session_verbs() {
        "may not be "
        "used does not fail the creation: the session is made without, and a note says why.",
        {},
-       {{"id", 0, "ID", "Its name; by default eight random hex digits."},
+       {{"id", 0, "ID", "Its name; by default its agent's, or eight random hex digits."},
         {"mode", 0, "MODE", "Permissions of the mount's root directory, in octal (0700)."},
         {"owner", 0, "UID[:GID]", "Whose it is (root only)."},
         {"label", 'l', "KEY=VALUE", "A label; may be given several times.", Kind::kText, true},

@@ -13,6 +13,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
+#include <fstream>
 
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/host/host_setup.h"
@@ -125,12 +126,15 @@ sigset_t stop_signals() {
 }
 
 /// What a large snapshot or restore took, the allocator would keep for another one, which may never come.
+/// What was given back counts as free to it, as before: how much there is besides what is in use, the kernel
+/// tells.
 void give_back_memory() {
   constexpr std::size_t kMostKept = 32 << 20;  // bytes
-  static std::size_t given_back = 0;           // which still counts as free
-  if (::mallinfo2().fordblks <= given_back + kMostKept) return;
-  ::malloc_trim(0);
-  given_back = ::mallinfo2().fordblks;
+  static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::size_t all = 0, resident = 0, shared = 0;  // pages (proc_pid_statm(5))
+  std::ifstream("/proc/self/statm") >> all >> resident >> shared;
+  const auto memory = ::mallinfo2();
+  if ((resident - shared) * page > memory.uordblks + memory.hblkhd + kMostKept) ::malloc_trim(0);
 }
 
 /// Tells when something comes to a name in these folders. One that was replaced itself is told of from the

@@ -124,7 +124,11 @@ void Keeper::become_child() {
     names += (names.empty() ? "" : ":") + name;
   }
   moved.push_back(::fcntl(notices_.way.get(), F_DUPFD_CLOEXEC, above));
-  for (std::size_t i = 0; i < moved.size(); ++i) ::dup2(moved[i], 3 + static_cast<int>(i));
+  for (std::size_t i = 0; i < moved.size(); ++i)
+    if (::dup2(moved[i], 3 + static_cast<int>(i)) < 0) {  // without one of them a mount would be lost
+      std::perror("okcvmd: cannot hand over what is kept");
+      ::_exit(1);
+    }
   ::setenv(kKeeperVariable, std::to_string(pid_).c_str(), 1);
   ::setenv("NOTIFY_SOCKET", ProcPath(way).c_str(), 1);
   ::setenv("FDSTORE", std::to_string(KeptDescriptors::kMost).c_str(), 1);

@@ -130,6 +130,9 @@ Result<Database> Database::open_as(const std::filesystem::path& file, int newest
       sqlite3_open_v2(file.c_str(), &connection, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, nullptr);
   Database database(connection);
   if (opened != SQLITE_OK) return fail(error_of(connection, "cannot open"));
+  // SQLite is content with that where the file could not be opened for writing at this moment.
+  if (sqlite3_db_readonly(connection, "main") != 0)
+    return fail(Code::kInternal, "the registry " + file.string() + " cannot be opened for writing");
   sqlite3_extended_result_codes(connection, 0);
   sqlite3_busy_timeout(connection, kPatienceMilliseconds);
   // Until it is known to be ours, closing must not fold a log into the file.
