@@ -12,8 +12,9 @@
 namespace okcvm::fusefs {
 namespace {
 
-constexpr std::array<const char*, 7> kEndings{".state",   ".nodes",   ".changes", ".going",
-                                              ".writers", ".workdir", ".skills"};
+constexpr std::array<const char*, 8> kEndings{
+    ".state",   ".nodes",   ".changes", ".going",
+    ".writers", ".workdir", ".skills",  ".writers.new"};  // the draft of keep_writers()
 
 std::string first_line(const std::filesystem::path& file) {
   std::string line;

@@ -75,6 +75,7 @@ TEST_F(FileVerbs, WriteCanDependOnWhatIsThere) {
   daemon_answers(reply(200, "{}"));
   okcvm("write 12 x --if-match '\"7\"'", "a");
   EXPECT_EQ(daemon_->last().headers["if-match"], "\"7\"");
+  EXPECT_EQ(okcvm("write 12 x --if-match ''", "a").status, 2) << "it would be no condition";
   okcvm("write 12 x --new", "a");
   EXPECT_EQ(daemon_->last().headers["if-none-match"], "*");
 }
