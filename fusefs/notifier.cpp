@@ -82,7 +82,7 @@ void Notifier::tell_next(std::unique_lock<std::mutex>& lock, Patience patience) 
   std::vector<Notice> notices;
   while (!queue_.empty() && (notices.empty() || !notices.back().then)) {
     const auto bytes = message_of(queue_.front());
-    if (messages.size() + bytes.size() > Teller::kMost) break;
+    if (!notices.empty() && messages.size() + bytes.size() > Teller::kMost) break;
     messages.insert(messages.end(), bytes.begin(), bytes.end());
     notices.push_back(std::move(queue_.front()));
     queue_.pop_front();
@@ -198,6 +198,7 @@ void Notifier::drain_while_told(std::chrono::seconds patience) {
   std::unique_lock lock(mutex_);
   have_thread();
   if (!is_running_) tell_in_place(lock);
+  if (!is_running_ && !queue_.empty()) return Teller::look_after();  // it was late already
   const auto is_told = [this, last = pushed_] { return is_cut_ || told_ >= last; };
   for (auto seen = told_; !changed_.wait_for(lock, patience, is_told); seen = told_) {
     if (told_ != seen) continue;

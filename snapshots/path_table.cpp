@@ -1,10 +1,7 @@
 #include "snapshots/path_table.h"
 
-#include <endian.h>
-
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 
 #include "policy/rel_path.h"
 #include "snapshots/checksum.h"
@@ -16,15 +13,27 @@ namespace {
 
 constexpr std::uint32_t kMostNumbers = 1U << 31;  // leaves room for those of a capture
 
-/// Of a hash of which nobody finds many texts that have the same.
-std::uint32_t own_number(std::string_view path) {
-  Checksum hash;
-  hash.add(path);
-  const Oid oid = hash.finish();
-  std::uint32_t number = 0;
-  std::memcpy(&number, oid.bytes.data(), sizeof number);
-  return le32toh(number) % kMostNumbers + 1;
-}
+/// Numbers that are taken once. Quick though many want the same, or those next to it: whoever makes names
+/// decides that.
+class Numbers final {
+ public:
+  /// This one, or the next that is free.
+  std::uint32_t take(std::uint32_t wanted) {
+    std::vector<std::uint32_t> passed;
+    std::uint32_t free = wanted;
+    for (auto at = next_.find(free); at != next_.end(); at = next_.find(free)) {
+      passed.push_back(free);
+      free = at->second;
+    }
+    passed.push_back(free);
+    for (const auto number : passed) next_[number] = free % kMostNumbers + 1;
+    return free;
+  }
+  std::uint32_t highest() const { return next_.empty() ? 0 : next_.rbegin()->first; }
+
+ private:
+  std::map<std::uint32_t, std::uint32_t> next_;  // of one that is taken: where a free one may be
+};
 
 }  // namespace
 
@@ -88,14 +97,13 @@ void PathTable::normalize() {
   for (const auto& entry : numbers_) ++sizes[entry.second];
   std::erase_if(numbers_, [&sizes](const auto& entry) { return sizes[entry.second] < 2; });
   std::map<std::uint32_t, std::uint32_t> renumbered;
-  std::set<std::uint32_t> taken;
+  Numbers numbers;
   for (auto& [path, number] : numbers_) {
-    const auto [at, is_first] = renumbered.try_emplace(number, own_number(path));
-    if (is_first)
-      while (!taken.insert(at->second).second) at->second = at->second % kMostNumbers + 1;
+    const auto [at, is_first] = renumbered.try_emplace(number);
+    if (is_first) at->second = numbers.take(crc_number(path) % kMostNumbers + 1);
     number = at->second;
   }
-  highest_ = taken.empty() ? 0 : *taken.rbegin();
+  highest_ = numbers.highest();
 }
 
 std::string PathTable::format() const {
