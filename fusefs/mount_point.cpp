@@ -21,6 +21,7 @@
 #include "fusefs/stale_mounts.h"
 #include "policy/fault.h"
 #include "policy/proc_path.h"
+#include "policy/words.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -29,13 +30,6 @@ bool directory_is_empty(const std::filesystem::path& directory) {
   std::error_code error;
   return std::filesystem::directory_iterator(directory, error) == std::filesystem::directory_iterator() &&
          !error;
-}
-
-std::string_view take_word(std::string_view& line) {
-  const auto end = std::min(line.find(' '), line.size());
-  const auto word = line.substr(0, end);
-  line.remove_prefix(std::min(end + 1, line.size()));
-  return word;
 }
 
 /// What /proc/<pid>/mountinfo (proc(5)) tells. There may be a thousand: only what is looked for is copied.

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <ctime>
 
+#include "policy/words.h"
 #include "snapshots/git_tree.h"
 #include "snapshots/names.h"
 
@@ -83,12 +84,10 @@ bool parse_summary(std::string_view text, Commit& commit) {
   while (true) {
     const auto end = text.find('\n');
     if (end == text.npos) return false;
-    const auto line = text.substr(0, end);
+    auto value = text.substr(0, end);
     text.remove_prefix(end + 1);
-    if (line == "label") break;
-    const auto space = std::min(line.find(' '), line.size());
-    const auto key = line.substr(0, space);
-    const auto value = line.substr(std::min(space + 1, line.size()));
+    if (value == "label") break;
+    const auto key = take_word(value);
     for (const auto& row : rows)
       if (row.key == key && !parse_number(value, *row.value)) return false;
     if (key == "created" && !parse_time(value, commit.created_at)) return false;

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "policy/words.h"
 #include "snapshots/names.h"
 
 namespace okcvm::snapshots {
@@ -46,12 +47,7 @@ class Fields {
   explicit Fields(std::string_view line) : rest_(line) {}
 
   bool ok() const { return ok_; }
-  std::string_view word() {
-    const auto end = std::min(rest_.find(' '), rest_.size());
-    const auto field = rest_.substr(0, end);
-    rest_.remove_prefix(std::min(end + 1, rest_.size()));
-    return field;
-  }
+  std::string_view word() { return take_word(rest_); }
   std::string_view rest() const { return rest_; }
   template <typename Number>
   Number number(int base, char ending) {

@@ -43,10 +43,12 @@ void part_from_outside(const PathTable& links, const std::vector<RelPath>& scope
 /// Who names a path searches the folders that it lies in. One that is there stays as it is, and may be more
 /// open, or more closed, than that of the snapshot: he needs a way through both.
 Result<void> check_way(const Tree& tree, const RelPath& path, const Caller& caller) {
-  for (RelPath folder = path; !folder.is_root(); folder = folder.parent()) {
+  for (RelPath folder = path.parent(); !folder.is_root(); folder = folder.parent()) {
     auto node = tree.find(folder);
     if (!node) return fail(node.error());
-    if (folder != path && *node && (*node)->is_directory() && !may(caller, status_of(**node), X_OK))
+    if (!*node || !(*node)->is_directory()) continue;
+    if (auto loaded = tree.load(**node); !loaded) return fail(loaded.error());
+    if (!may(caller, status_of(**node), X_OK))
       return fail(
           Code::kForbidden,
           "a directory that this path lies in may not be searched by this user, as it is or as it was: "

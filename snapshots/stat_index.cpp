@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 
+#include "policy/words.h"
 #include "snapshots/checksum.h"
 #include "snapshots/io.h"
 #include "snapshots/names.h"
@@ -43,13 +44,6 @@ const std::string& this_boot() {
     return std::string(text.data(), got.value_or(0));
   }();
   return id;
-}
-
-std::string_view take_word(std::string_view& line) {
-  const auto end = std::min(line.find(' '), line.size());
-  const auto word = line.substr(0, end);
-  line.remove_prefix(std::min(end + 1, line.size()));
-  return word;
 }
 
 std::int64_t take_number(std::string_view& line) {

@@ -177,7 +177,8 @@ class Store {
                                                const std::optional<Caller>& reader,
                                                const Progress& progress) = 0;
 
-  /// What restore holds while it works. The caller's object keeps requests waiting while it lives.
+  /// What restore holds while it works, and for whom. The holder's object keeps requests waiting while it
+  /// lives.
   struct RestoreHooks {
     std::function<std::shared_ptr<void>()> hold;                  // called once, before anything is touched
     ChangeSource changes;                                         // valid under the hold

@@ -280,7 +280,6 @@ TEST_P(NodeTableTest, KnowsWhatStandsWhereWhateverHappens) {
   }
 }
 
-/// Of outputs/a/b/c the middle one is moved into temp/d behind the kernel's back.
 TEST(NodeTableReferences, OfADeadProcessDoNotCount) {
   const test::ScratchDirectory scratch("nodes");
   Node file;
@@ -315,6 +314,7 @@ TEST(NodeTableReferences, OfADeadProcessDoNotCount) {
   EXPECT_EQ((*table)->size(), 0u);
 }
 
+/// Of outputs/a/b/c the middle one is moved into temp/d behind the kernel's back.
 TEST(NodeTablePlaces, AreAsDeepAsTheLeastOnesUntilTheyAreFound) {
   const test::ScratchDirectory scratch("node-table");
   auto table = NodeTable::open(scratch / "nodes", Start::kAnew).value();

@@ -119,16 +119,17 @@ void Keeper::become_child() {
   std::string names;
   const int way = 3 + static_cast<int>(kept_.all().size());
   const int above = way + 1;
+  const auto handed = [](int descriptor) {
+    if (descriptor >= 0) return descriptor;
+    std::perror("okcvmd: cannot hand over what is kept");  // without one of them a mount would be lost
+    ::_exit(1);
+  };
   for (const auto& [name, descriptor] : kept_.all()) {
-    moved.push_back(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, above));
+    moved.push_back(handed(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, above)));
     names += (names.empty() ? "" : ":") + name;
   }
-  moved.push_back(::fcntl(notices_.way.get(), F_DUPFD_CLOEXEC, above));
-  for (std::size_t i = 0; i < moved.size(); ++i)
-    if (::dup2(moved[i], 3 + static_cast<int>(i)) < 0) {  // without one of them a mount would be lost
-      std::perror("okcvmd: cannot hand over what is kept");
-      ::_exit(1);
-    }
+  moved.push_back(handed(::fcntl(notices_.way.get(), F_DUPFD_CLOEXEC, above)));
+  for (std::size_t i = 0; i < moved.size(); ++i) handed(::dup2(moved[i], 3 + static_cast<int>(i)));
   ::setenv(kKeeperVariable, std::to_string(pid_).c_str(), 1);
   ::setenv("NOTIFY_SOCKET", ProcPath(way).c_str(), 1);
   ::setenv("FDSTORE", std::to_string(KeptDescriptors::kMost).c_str(), 1);

@@ -132,7 +132,10 @@ Result<Database> Database::open_as(const std::filesystem::path& file, int newest
   if (opened != SQLITE_OK) return fail(error_of(connection, "cannot open"));
   // SQLite is content with that where the file could not be opened for writing at this moment.
   if (sqlite3_db_readonly(connection, "main") != 0)
-    return fail(Code::kInternal, "the registry " + file.string() + " cannot be opened for writing");
+    return fail(Code::kInternal,
+                "the registry " + file.string() +
+                    " cannot be opened for writing: start okcvmd again, and if it stays so, look at the "
+                    "file's mode and at its file system");
   sqlite3_extended_result_codes(connection, 0);
   sqlite3_busy_timeout(connection, kPatienceMilliseconds);
   // Until it is known to be ours, closing must not fold a log into the file.
