@@ -41,8 +41,6 @@ constexpr std::string_view kUsage =
 const unsigned long kShutdown = _IOR('X', 125, __u32);
 constexpr __u32 kNoLogFlush = 2;
 
-constexpr std::chrono::seconds kCommandLimit{60};
-
 struct Options {
   int rounds = 20;
   std::vector<std::string> file_systems{"ext4", "xfs"};

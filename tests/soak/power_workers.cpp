@@ -17,7 +17,6 @@ namespace okcvm::soak {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::chrono::seconds kCommandLimit{60};
 constexpr std::size_t kRecord = 16;
 
 /// Fresh bytes for every number, the same at every call.

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 
 #include "tests/soak/kept_daemon.h"
 
 namespace okcvm::soak {
+
+/// How long a command may take.
+inline constexpr std::chrono::seconds kCommandLimit{60};
 
 /// One of the programs that run in a session while the power fails. Each notes what it was told is safe, in a
 /// file that is not on the failing disk, and is asked afterwards whether all of that is there.
