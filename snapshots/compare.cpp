@@ -15,6 +15,7 @@ class LinkComparer {
   LinkComparer(const PathTable& before, const PathTable& after)
       : before_(before), after_(after), groups_before_(before.groups()), groups_after_(after.groups()) {}
 
+  bool knows(const std::string& path) const { return before_.find(path) || after_.find(path); }
   bool differs(const std::string& path) {
     const auto before = before_.find(path), after = after_.find(path);
     if (!before || !after) return before || after;
@@ -40,7 +41,12 @@ class Comparer {
     if (!before && !after) return {};
     if (before && after && before->is_directory() && after->is_directory())
       return directories(path, *before, *after);
-    Delta delta{.path = path, .before = before, .after = after, .top = top, .content = before && after};
+    Delta delta{.path = path,
+                .before = before,
+                .after = after,
+                .top = top,
+                .content = before && after,
+                .linked = links_.knows(path)};
     if (before && after && before->type == after->type) {
       delta.content = before->content != after->content || links_.differs(path);
       if (!delta.content && before->attributes == after->attributes) return {};
@@ -73,7 +79,8 @@ class Comparer {
       if (!before) return fail(before.error());
       if (!after) return fail(after.error());
       if (*before && *after && !(*before)->is_directory() && !(*after)->is_directory())
-        deltas_.push_back({.path = path, .before = *before, .after = *after, .content = true});
+        deltas_.push_back(
+            {.path = path, .before = *before, .after = *after, .content = true, .linked = true});
     }
     return {};
   }

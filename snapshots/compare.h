@@ -16,6 +16,7 @@ struct Delta {
   Node* after = nullptr;    // null: it is not there
   bool top = true;          // false below a directory that came or went as a whole
   bool content = false;     // on both sides, and differing in bytes, type or in what it is hard-linked to
+  bool linked = false;      // a file with other names, on one side or both
   bool times_only = false;  // a directory of which only the time differs, as it does when entries come and go
 
   Extent extent = Extent::kWithAllBelow;  // alone: a directory made only because something in it is wanted

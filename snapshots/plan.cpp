@@ -96,7 +96,8 @@ std::vector<RelPath> Plan::paths() const {
   for (const auto& [from, entry, round] : work.names)
     if (!from.empty()) all.add(below(changes.after(round, parent_of(from)), leaf_of(from)));
   for (const auto& step : work.names) all.add(step.entry.path);
-  for (const auto& delta : work.rest) all.add(delta.path);
+  for (const auto& delta : work.rest)
+    if (delta.top || delta.linked) all.add(delta.path);
   return all.take();
 }
 

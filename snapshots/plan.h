@@ -21,7 +21,7 @@ struct Plan {
 
   bool is_whole() const { return scope.front().is_root(); }
   /// Every path that is touched by the work, as it is afterwards: first those that something was renamed
-  /// from.
+  /// from. Of a directory that comes or goes as a whole, itself and what in it has names elsewhere.
   std::vector<RelPath> paths() const;
   /// Those whose entry goes, elsewhere or for good, or gives way to another: as they are before, and, if the
   /// work gives them another, as they are during it.

@@ -17,6 +17,7 @@ namespace okcvm::snapshots {
 namespace {
 
 constexpr std::size_t kShortId = 8;
+constexpr std::uint64_t kFile = 16 << 10;  // what a file costs by itself, in bytes that are read or written
 
 /// The source of changes while programs go on.
 Store::ChangeSource unheld(const Store::RestoreHooks& hooks) {
@@ -25,8 +26,8 @@ Store::ChangeSource unheld(const Store::RestoreHooks& hooks) {
   return changes;
 }
 
-/// Whether there is so much to read that most of it is to be stored before anyone has to wait. What is open
-/// for writing is read once more then.
+/// Whether there is so much to look at that most of it is to be stored before anyone has to wait. What is
+/// open for writing is read once more then.
 bool takes_long(const ChangeSet& changes, const std::filesystem::path& workspace) {
   constexpr std::uint64_t kMuch = 32 << 20;
   if (changes.rescan) return true;
@@ -36,6 +37,7 @@ bool takes_long(const ChangeSet& changes, const std::filesystem::path& workspace
   std::uint64_t bytes = 0;
   for (const Change& change : changes.changes) {
     if (open.contains(change.path)) continue;
+    bytes += kFile;
     const auto status = (*disk)->stat(change.path.text());
     if (status && *status && S_ISREG((*status)->st_mode))
       bytes += static_cast<std::uint64_t>((*status)->st_size);
@@ -44,9 +46,8 @@ bool takes_long(const ChangeSet& changes, const std::filesystem::path& workspace
   return false;
 }
 
-/// What it costs to write what comes in, in bytes: a file costs something by itself.
+/// What it costs to write what comes in, in bytes.
 std::uint64_t cost_to_write(const Work& work, Tree& wanted) {
-  constexpr std::uint64_t kFile = 16 << 10;
   std::uint64_t bytes = 0;
   static_cast<void>(for_each_incoming(work, wanted, [&](const std::string&, const Node& node) {
     bytes += kFile + node.size;

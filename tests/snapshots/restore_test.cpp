@@ -242,6 +242,25 @@ TEST_F(RestoreTest, ADryRunSaysExactlyWhatWouldBeDone) {
   EXPECT_THAT(invalidated_, Contains(rel("outputs/2")));
 }
 
+TEST_F(RestoreTest, OfADirectoryThatComesAsAWholeOnlyWhatHasNamesElsewhereIsTold) {
+  make_zones();
+  shell(
+      "mkdir -p outputs/a/b uploads/c; echo 1 > outputs/a/b/1; echo 2 > outputs/2; ln outputs/2 "
+      "outputs/a/b/2");
+  const auto one = snapshot("one");
+  shell("rm -r outputs/a; echo 3 > uploads/c/3; ln uploads/c/3 outputs/3; echo 4 > uploads/c/4");
+  const auto two = snapshot("two");
+  restore(one);
+  EXPECT_THAT(invalidated_,
+              ::testing::IsSupersetOf({rel("outputs/a"), rel("outputs/2"), rel("outputs/a/b/2"),
+                                       rel("outputs/3"), rel("uploads/c/3"), rel("uploads/c/4")}));
+  EXPECT_THAT(invalidated_, ::testing::Not(Contains(rel("outputs/a/b/1"))));
+  restore(two);
+  EXPECT_THAT(invalidated_,
+              ::testing::IsSupersetOf({rel("outputs/a"), rel("outputs/2"), rel("uploads/c/4")}));
+  EXPECT_THAT(invalidated_, ::testing::Not(Contains(rel("outputs/a/b/1"))));
+}
+
 TEST_F(RestoreTest, LinksInTheWayAreNotFollowed) {
   make_zones();
   shell("mkdir -p outputs/d/e; echo 1 > outputs/d/e/1; echo 2 > outputs/f");
@@ -509,9 +528,7 @@ TEST_F(SnapshotTest, MuchIsReadBeforeProgramsHaveToWait) {
   make_zones();
   shell("echo 1 > outputs/f");
   const auto first = snapshot("first");
-  for (const auto& [size, read_before] : {std::pair{"1M", "first"}, std::pair{"40M", "Before the restore"}}) {
-    run_script(std::string("truncate -s ") + size + " outputs/big", workspace());
-    record_.note(ChangeKind::kEntry, "outputs/big");
+  const auto restore_and_see = [&](std::string_view read_before) {
     auto with_hold = hooks();
     std::string newest;
     with_hold.hold = [&]() -> std::shared_ptr<void> {
@@ -519,11 +536,20 @@ TEST_F(SnapshotTest, MuchIsReadBeforeProgramsHaveToWait) {
       return nullptr;
     };
     const auto restored = store().restore(first.id.text(), {}, false, with_hold, nullptr);
-    ASSERT_TRUE(restored) << restored.error().message;
-    EXPECT_THAT(newest, ::testing::HasSubstr(read_before)) << size;
-    EXPECT_EQ(git("cat-file -s " + restored->before->id.text() + ":workspace/outputs/big"),
-              std::to_string((size == std::string("1M") ? 1 : 40) << 20) + "\n");
+    EXPECT_THAT(newest, ::testing::HasSubstr(read_before));
+    return restored.value().before->id.text();
+  };
+  for (const int megabytes : {1, 40}) {
+    run_script("truncate -s " + std::to_string(megabytes) + "M outputs/big", workspace());
+    record_.note(ChangeKind::kEntry, "outputs/big");
+    const auto before = restore_and_see(megabytes == 1 ? "first" : "Before the restore");
+    EXPECT_EQ(git("cat-file -s " + before + ":workspace/outputs/big"),
+              std::to_string(megabytes << 20) + "\n");
   }
+  run_script("for i in $(seq 2100); do echo $i > outputs/$i; done", workspace());
+  for (int i = 1; i <= 2100; ++i) record_.note(ChangeKind::kEntry, "outputs/" + std::to_string(i));
+  const auto before = restore_and_see("Before the restore");
+  EXPECT_EQ(git("show " + before + ":workspace/outputs/2100"), "2100\n");
 }
 
 }  // namespace
