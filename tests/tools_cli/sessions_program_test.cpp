@@ -66,6 +66,21 @@ TEST_F(SessionVerbs, CreateSaysWhyAWorkdirIsNotUsed) {
   EXPECT_EQ(ran.err, "okcvm: note: the workdir /etc is not used: it is a sensitive directory\n");
 }
 
+TEST_F(SessionVerbs, InfoSaysWhyAWorkdirIsNotUsed) {
+  auto session = kSession;
+  session["workdir_fallback"] = {{"requested", "/srv/a"}, {"reason", "it is gone"}};
+  answer_with(session);
+  EXPECT_THAT(okcvm("info 12").out, HasSubstr("\nworkdir unbound  /srv/a: it is gone\n"));
+}
+
+TEST_F(SessionVerbs, RootSaysWhoseAgentIsMeant) {
+  answer_with(
+      {{"agent", "a b"}, {"parent_agent", "root"}, {"children", json::array()}, {"session", kSession}});
+  EXPECT_THAT(okcvm("agents 'a b' --owner 1000 --json").json()["agent"], "a b");
+  EXPECT_EQ(daemon_->last().target, "/v1/agents/a%20b?owner=1000");
+  EXPECT_EQ(okcvm("agents --owner 1000").status, 2);
+}
+
 TEST_F(SessionVerbs, CreateRefusesWhatItCannotSend) {
   answer_with(kSession);
   EXPECT_EQ(okcvm("create --label nothing").status, 2);

@@ -134,6 +134,8 @@ std::string info_text(const Json& info) {
   line("parent agent", text_in(info, "parent_agent"));
   line("task", text_in(info, "task"));
   line("workdir", text_in(info, "workdir"));
+  if (const auto& fallback = member_in(info, "workdir_fallback"); !fallback.is_null())
+    line("workdir unbound", text_in(fallback, "requested") + ": " + text_in(fallback, "reason"));
   line("workdir policy", text_in(info, "workdir_policy"));
   line("device", text_in(info, "device_id"));
   line("git url", text_in(info, "git_url"));
@@ -289,7 +291,9 @@ Outcome<void> clean(Context& context) {
 
 Outcome<void> agents(Context& context) {
   if (const auto agent = context.args().argument("AGENT"); !agent.empty()) {
-    const auto answer = context.get("/v1/agents/" + percent_encoded(agent));
+    const auto owner = context.args().option("owner");
+    const auto answer =
+        context.get("/v1/agents/" + percent_encoded(agent) + (owner ? "?owner=" + *owner : ""));
     if (!answer) return tl::unexpected(answer.error());
     if (context.json()) return context.print_json(*answer);
     const auto session = with_use(context, member_in(*answer, "session"));
@@ -299,6 +303,8 @@ Outcome<void> agents(Context& context) {
                          "children         " + visible(joined(list_in(*answer, "children"), "none")) + "\n" +
                          info_text(*session));
   }
+  if (context.args().has("owner"))
+    return usage("--owner says whose AGENT is meant, and none is named; see 'okcvm help agents'");
   const auto answer = context.get_pages("/v1/agents", {}, "agents", [](const Json& agent) {
     return percent_encoded(text_in(agent, "session") + "/" + text_in(agent, "agent"));
   });

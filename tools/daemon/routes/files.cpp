@@ -213,13 +213,13 @@ Result<std::unique_ptr<BodySink>> put_file(Exchange& exchange) {
   const bool is_directory = query.flag("directory");
   if (auto ended = query.end(); !ended) return fail(ended.error());
   const auto mode = mode_field ? parse_mode(*mode_field) : std::nullopt;
-  if (mode_field && !mode) return fail(Code::kInvalidRequest, "?mode: octal digits up to 0777 are needed");
+  if (mode_field && !mode) return fail(Code::kInvalidRequest, "mode: octal digits up to 0777 are needed");
   auto path = path_of(exchange);
   if (!path) return fail(path.error());
   const auto caller = exchange.request.peer.caller();
   if (is_directory) return std::make_unique<DirectorySink>(exchange, *path, mode.value_or(kDirectoryMode));
   if (path_text(exchange).ends_with('/'))
-    return fail(Code::kInvalidRequest, "a file's name ends with no slash; ?directory makes a directory",
+    return fail(Code::kInvalidRequest, "a file's name ends with no slash; a directory is made by mkdir, or ?directory",
                 std::string(path_text(exchange)));
 
   const auto existed = std::make_shared<bool>(false);

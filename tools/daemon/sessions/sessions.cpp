@@ -421,7 +421,7 @@ Result<Sessions::AgentFound> Sessions::agent(const Peer& peer, const std::string
     auto all = registry_->agents_named(name);
     if (!all) return fail(all.error());
     if (all->size() > 1)
-      return fail(Code::kAmbiguousPrefix, "several users have an agent of this name: give ?owner=UID");
+      return fail(Code::kAmbiguousPrefix, "several users have an agent of this name: say whose, by owner=UID");
     if (!all->empty()) *match = std::move(all->front());
   }
   if (!*match) return fail(Code::kNotFound, "no such agent: list the agents");
