@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tests/support/expect.h"
+#include "tests/support/file_io.h"
 #include "tests/support/process.h"
 #include "tests/support/scratch.h"
 
@@ -78,6 +79,21 @@ TEST(TheStateDirectory, IsNotUsedThroughLinks) {
     std::filesystem::remove(folder);
   }
   EXPECT_TRUE(daemon::make_directories(options));
+}
+
+TEST(TheStateDirectory, IsClosedToOthersWhoeverMadeIt) {
+  const ScratchDirectory top("state-open");
+  daemon::Options options;
+  options.state_dir = top / "state";
+  options.run_dir = top / "run";
+  const std::vector folders{options.state_dir / "workspaces", options.state_dir / "snapshots",
+                            options.state_dir / "changes", options.run_dir / "sessions"};
+  for (const auto& folder : folders) {
+    std::filesystem::create_directories(folder);
+    std::filesystem::permissions(folder, std::filesystem::perms(0755));
+  }
+  ASSERT_TRUE(daemon::make_directories(options));
+  for (const auto& folder : folders) EXPECT_EQ(mode_of(folder), 0700u) << folder;
 }
 
 TEST(TheStateDirectory, ThatCannotBeMadeIsRefusedForItsReason) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "policy/iso_time.h"
+#include "tests/support/file_io.h"
 #include "tools/daemon/host/clock.h"
 
 namespace okcvm::daemon {
@@ -32,11 +33,16 @@ class RegistryTest : public ::testing::Test {
     EXPECT_FALSE(opened);
     return opened ? Error() : opened.error();
   }
-  void run_sql(const char* sql) {
+  /// `found`: takes the first column of what was selected.
+  void run_sql(const char* sql, std::string* found = nullptr) {
     sqlite3* connection = nullptr;
     ASSERT_EQ(sqlite3_open(file_.c_str(), &connection), SQLITE_OK);
     char* message = nullptr;
-    EXPECT_EQ(sqlite3_exec(connection, sql, nullptr, nullptr, &message), SQLITE_OK) << message;
+    const auto take = [](void* text, int, char** columns, char**) {
+      if (text != nullptr) static_cast<std::string*>(text)->append(columns[0] ? columns[0] : "");
+      return 0;
+    };
+    EXPECT_EQ(sqlite3_exec(connection, sql, take, found, &message), SQLITE_OK) << message;
     sqlite3_close(connection);
   }
   std::string bytes() {
@@ -264,8 +270,8 @@ TEST_F(RegistryTest, BringsTheSeedsDatabaseUpToDate) {
       "CREATE TABLE checkpoints (id INTEGER PRIMARY KEY AUTOINCREMENT, thread_id TEXT NOT NULL, "
       "checkpoint_id TEXT NOT "
       "NULL, parent_checkpoint_id TEXT, checkpoint_data BLOB NOT NULL, created_at TEXT NOT NULL);"
-      "INSERT INTO sessions VALUES (1, 'old', 'bob', '2025-01-02T03:04:05.678901+00:00', 'x', "
-      "'{\"turn_count\": 10}');"
+      "INSERT INTO sessions VALUES (1, 'old', 'bob', '2025-01-02T03:04:05.678901+00:00', "
+      "'2025-06-07T08:09:10+00:00', '{\"turn_count\": 10, \"last\": \"x\"}');"
       "INSERT INTO checkpoints VALUES (1, 'old', 'c', NULL, '{}', '2025-01-02T03:04:05.678901+00:00');");
   const auto registry = open();
   const auto loaded = registry->load();
@@ -273,6 +279,14 @@ TEST_F(RegistryTest, BringsTheSeedsDatabaseUpToDate) {
   EXPECT_EQ(loaded->sessions.front().state, SessionPhase::kUnmounted);
   EXPECT_EQ(time_text(loaded->sessions.front().created_at), "2025-01-02T03:04:05.678Z");
   EXPECT_EQ(registry->checkpoint(id_of("old"), "c")->data, "{}");
+  EXPECT_EQ(time_text(from_milliseconds(loaded->sessions.front().last_used)), "2025-06-07T08:09:10.000Z");
+  const std::map<std::string, std::string> metadata{{"turn_count", "10"}, {"last", "x"}};
+  EXPECT_EQ(loaded->sessions.front().labels, metadata);
+  ASSERT_TRUE(registry->update(loaded->sessions.front()));
+  EXPECT_EQ(registry->load()->sessions.front().labels, metadata);
+  std::string user;
+  run_sql("SELECT user_id FROM sessions", &user);
+  EXPECT_EQ(user, "bob");
 }
 
 TEST_F(RegistryTest, LeavesRowsOutThatMakeNoSense) {
@@ -293,6 +307,13 @@ TEST_F(RegistryTest, LeavesRowsOutThatMakeNoSense) {
   ASSERT_EQ(loaded->unreadable.size(), 4u);
   EXPECT_FALSE(loaded->unreadable[0].id);
   EXPECT_EQ(loaded->unreadable[1].id->text(), "badtime");
+}
+
+TEST_F(RegistryTest, IsClosedToOthersWhoeverMadeIt) {
+  ASSERT_TRUE(open());
+  std::filesystem::permissions(file_, std::filesystem::perms(0644));
+  ASSERT_TRUE(open());
+  EXPECT_EQ(test::mode_of(file_), 0600u);
 }
 
 TEST_F(RegistryTest, RefusesGarbageUntouched) {

@@ -65,6 +65,9 @@ Result<void> make_own_directory(const std::filesystem::path& path, mode_t mode, 
   if ((status.st_mode & 022) != 0)
     return fail(Code::kForbidden, path.string() + " can be written to by others: use chmod 755");
   if (::access(path.c_str(), W_OK) != 0) return fail_errno(errno, "cannot write to " + path.string());
+  // What is ours alone may have been made by another program, for others to read.
+  if (links == Links::kRefused && (status.st_mode & ~mode & 0777) != 0 && ::chmod(path.c_str(), mode) != 0)
+    return fail_errno(errno, "cannot close " + path.string() + " to others");
   return {};
 }
 

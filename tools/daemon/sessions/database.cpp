@@ -78,13 +78,16 @@ Error error_of(sqlite3* connection, std::string_view what) {
   }
 }
 
-/// SQLite would make the file with the process's umask; the registry is root's alone.
+/// SQLite would make the file with the process's umask; the registry is root's alone, also where another
+/// program made it.
 Result<void> make_private_file(const std::filesystem::path& file) {
   const FileDescriptor descriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!descriptor) return fail_errno(errno, "cannot open the registry " + file.string());
   struct stat status {};
   if (::fstat(descriptor.get(), &status) != 0 || !S_ISREG(status.st_mode))
     return fail(Code::kCorrupt, "the registry " + file.string() + " is not a regular file");
+  if ((status.st_mode & 077) != 0 && ::fchmod(descriptor.get(), 0600) != 0)
+    return fail_errno(errno, "cannot close the registry " + file.string() + " to others");
   return {};
 }
 

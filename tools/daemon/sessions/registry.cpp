@@ -55,15 +55,17 @@ std::optional<std::string> optional_text(const Database::Statement& row, int col
   return row.is_null(column) ? std::nullopt : std::optional(row.text(column));
 }
 
-/// Strings of a JSON object or array; anything else in it is passed over.
+/// What is no string, as in other programs' metadata, becomes one: its JSON.
 std::map<std::string, std::string> labels_of(const std::string& text) {
   std::map<std::string, std::string> labels;
   const auto parsed = json::parse(text, nullptr, false);
   if (!parsed.is_object()) return labels;
   for (const auto& [name, value] : parsed.items())
-    if (value.is_string()) labels.emplace(name, value.get<std::string>());
+    labels.emplace(name, value.is_string() ? value.get<std::string>()
+                                           : value.dump(-1, ' ', false, json::error_handler_t::replace));
   return labels;
 }
+/// Strings of a JSON array; anything else in it is passed over.
 std::vector<std::string> names_of(const std::string& text) {
   std::vector<std::string> names;
   const auto parsed = json::parse(text, nullptr, false);
@@ -92,7 +94,11 @@ Result<SessionRecord> record_of(const Database::Statement& row) {
   for (const auto& state : kStates)
     if (state.name == row.text(8)) record.state = state.state, known_state = true;
   if (!known_state) return fail(Code::kCorrupt, "session " + id->text() + " has an unknown state");
-  record.last_used = row.integer(9) > 0 ? row.integer(9) : to_milliseconds(record.created_at);
+  // A row of another program's has no such time, but was in use whenever it was written.
+  const auto updated = parse_time(row.text(3));
+  record.last_used = row.integer(9);
+  if (record.last_used <= 0)
+    record.last_used = std::max(to_milliseconds(*created), to_milliseconds(updated.value_or(*created)));
   record.skills = names_of(row.text(10));
   record.workdir = optional_text(row, 11);
   record.workdir_policy = workdir_policy_named(row.text(12)).value_or(WorkdirPolicy::kManaged);
@@ -143,8 +149,9 @@ Result<void> Registry::insert(const SessionRecord& record, const std::optional<A
 
 Result<void> Registry::update(const SessionRecord& record) {
   const MutexLock lock(mutex_);
-  const std::string sql = "UPDATE sessions SET (" + std::string(kColumns) +
-                          ") = (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) WHERE thread_id = ?";
+  const std::string sql =
+      "UPDATE sessions SET (" + std::string(kColumns) +
+      ") = (coalesce(user_id, ?),?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) WHERE thread_id = ?";
   auto statement = database_->prepare(sql);
   if (!statement) return fail(statement.error());
   bind_record(*statement, record);
