@@ -29,7 +29,7 @@ Response answer_fields(Request& request) {
   Response response;
   response.headers.emplace_back("X-Path", percent_encoded(request.path));
   const auto ended = fields.end();
-  if (!ended) return error_response(ended.error(), request.id);
+  if (!ended) return error_response(ended.error(), request);
   return response;
 }
 

@@ -174,6 +174,14 @@ TEST_F(SeedS0, Requirement5_1_ErrorsOfTheSnapshotRoutesAre400WithADetail) {
     EXPECT_EQ(answer.status, 400) << body;
     EXPECT_FALSE(answer.json()["detail"].get<std::string>().empty()) << body;
   }
+  const std::string restore = "/api/session/workspace/restore?session=" + id();
+  for (const auto& [status, answer] :
+       {std::pair(405, ask("PUT", restore)), std::pair(400, ask("POST", restore + "&session=" + id())),
+        std::pair(400, ask("POST", restore + "%zz")), std::pair(404, ask("GET", "/api/session/none")),
+        std::pair(413, ask("POST", restore, std::string((1 << 20) + 1, ' ')))}) {
+    EXPECT_EQ(answer.status, status);
+    EXPECT_FALSE(answer.json()["detail"].get<std::string>().empty()) << status;
+  }
 }
 
 TEST_F(SeedS0, Requirement5_2_WhatAnyToolWritesIsInTheNextSnapshot) {

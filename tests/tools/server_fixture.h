@@ -105,8 +105,8 @@ class ServerTest : public ::testing::Test {
   std::variant<Handling, Response> route(Request& request) {
     Handling handling;
     handling.pattern = "test";
-    if (request.path == "/refuse") return error_response(Error::of(Code::kForbidden, "no"), request.id);
-    if (request.path == "/fail") return error_response(Error::of(Code::kInternal, "it\nbroke"), request.id);
+    if (request.path == "/refuse") return error_response(Error::of(Code::kForbidden, "no"), request);
+    if (request.path == "/fail") return error_response(Error::of(Code::kInternal, "it\nbroke"), request);
     if (request.path == "/count") {
       handling.open = [this](Request&) -> Result<std::unique_ptr<BodySink>> {
         return std::make_unique<CountingSink>(sinks_);

@@ -179,7 +179,7 @@ std::optional<Response> Connection::take_request() {
   is_http_1_0_ = message.version() < 11;
   keep_alive_ = message.keep_alive() && !context_->stopping;
   const auto refuse = [&](std::string text, int status) {
-    return error_response(bad_request(std::move(text)), request_.id, status);
+    return error_response(bad_request(std::move(text)), request_, status);
   };
   request_.method = method_of(message.method());
   request_.is_head = message.method() == http::verb::head;
@@ -195,7 +195,7 @@ std::optional<Response> Connection::take_request() {
   const auto question = std::min(target.find('?'), target.size());
   request_.path = target.substr(0, question);
   auto query = parse_query(target.substr(std::min(question + 1, target.size())));
-  if (!query) return error_response(query.error(), request_.id);
+  if (!query) return error_response(query.error(), request_);
   request_.query = std::move(*query);
   for (const auto& field : message) {
     const std::string_view value(field.value().data(), field.value().size());
@@ -306,7 +306,7 @@ void Connection::on_worker(std::function<Result<Response>()> work) {
   context_->workers.post([self = shared_from_this(), work = std::move(work)]() mutable noexcept {
     auto done = guarded<Response>(self->request_.id, work);
     auto response =
-        std::make_shared<Response>(done ? std::move(*done) : error_response(done.error(), self->request_.id));
+        std::make_shared<Response>(done ? std::move(*done) : error_response(done.error(), self->request_));
     work = nullptr;
     asio::post(self->stream_.get_executor(), [self, response] { self->answer(std::move(*response)); });
   });
@@ -339,7 +339,7 @@ void Connection::open_sink() {
     asio::post(self->stream_.get_executor(), [self, opened] {
       if (!*opened) {
         self->keep_alive_ = self->keep_alive_ && self->parser_->is_done();
-        return self->answer(error_response(opened->error(), self->request_.id));
+        return self->answer(error_response(opened->error(), self->request_));
       }
       self->sink_ = std::move(**opened);
       self->framing_bytes_ = 0;
@@ -383,7 +383,7 @@ void Connection::finish_sink() {
 
 void Connection::answer_and_close(const Error& error, int status) {
   keep_alive_ = false;
-  answer(error_response(error, request_.id, status));
+  answer(error_response(error, request_, status));
 }
 
 void Connection::answer(Response response) {

@@ -26,17 +26,18 @@ int status_of(const Error& error) {
 
 }  // namespace
 
-Response error_response(const Error& error, const std::string& request_id, int status) {
+Response error_response(const Error& error, const Request& request, int status) {
   using nlohmann::ordered_json;
   ordered_json details;
   details["code"] = text_of(error.code).name;
   details["message"] = error.message;
   if (!error.path.empty()) details["path"] = error.path;
-  details["request_id"] = request_id;
+  details["request_id"] = request.id;
+  ordered_json body{{"error", details}};
+  if (request.path.starts_with(kOlderRoutes)) body["detail"] = error.message;
   Response response;
   response.status = status ? status : status_of(error);
-  response.body =
-      ordered_json{{"error", details}}.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  response.body = body.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
   return response;
 }
 

@@ -78,8 +78,12 @@ class BodySink {
   virtual Result<Response> finish() = 0;
 };
 
-/// {"error": {...}} with the error's own status (its code's; errno ECANCELED 412, EFBIG 413), or with
-/// `status` if it is not 0.
-Response error_response(const Error& error, const std::string& request_id, int status = 0);
+/// Where the routes of the older API begin.
+inline constexpr std::string_view kOlderRoutes = "/api/";
+
+/// The answer to `request`: {"error": {...}} with the error's own status (its code's; errno ECANCELED 412,
+/// EFBIG 413), or with `status` if it is not 0. Clients of the older API read `detail`, which stands beside
+/// it.
+Response error_response(const Error& error, const Request& request, int status = 0);
 
 }  // namespace okcvm::daemon

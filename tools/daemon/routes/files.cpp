@@ -82,7 +82,7 @@ Result<Response> send_file(const Request& request, const RelPath& path, fusefs::
   if (const auto header = request.header("range"); !header.empty() && is_same && !request.is_head) {
     auto range = parse_range(header, info.size);
     if (!range) {
-      response = error_response(range.error(), request.id, 416);
+      response = error_response(range.error(), request, 416);
       response.headers.emplace_back("Content-Range", "bytes */" + std::to_string(info.size));
       return response;
     }
@@ -219,7 +219,8 @@ Result<std::unique_ptr<BodySink>> put_file(Exchange& exchange) {
   const auto caller = exchange.request.peer.caller();
   if (is_directory) return std::make_unique<DirectorySink>(exchange, *path, mode.value_or(kDirectoryMode));
   if (path_text(exchange).ends_with('/'))
-    return fail(Code::kInvalidRequest, "a file's name ends with no slash; a directory is made by mkdir, or ?directory",
+    return fail(Code::kInvalidRequest,
+                "a file's name ends with no slash; a directory is made by mkdir, or ?directory",
                 std::string(path_text(exchange)));
 
   const auto existed = std::make_shared<bool>(false);

@@ -124,20 +124,10 @@ Result<SessionPointer> session_of(Service& service, const Route& route, Request&
   return session;
 }
 
-/// The seeds' service wraps every workspace error into a 400 with a `detail`; our own code and message stand
-/// beside it.
-Response seed_error(const Error& error, const std::string& request_id) {
+/// The seeds' service makes every error of a workspace a 400.
+Response refusal(const Route& route, const Error& error, const Request& request) {
   const bool is_about_access = error.code == Code::kNotFound || error.code == Code::kForbidden;
-  auto response = error_response(error, request_id, is_about_access ? 0 : 400);
-  auto body = nlohmann::ordered_json::parse(std::get<std::string>(response.body));
-  body["detail"] = error.message;
-  response.body = body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  return response;
-}
-
-Response refusal(const Route& route, const Error& error, const std::string& request_id) {
-  return route.errors == ErrorStyle::kSeed ? seed_error(error, request_id)
-                                           : error_response(error, request_id);
+  return error_response(error, request, route.errors == ErrorStyle::kSeed && !is_about_access ? 400 : 0);
 }
 
 /// Counts the bytes that come in.
@@ -190,7 +180,7 @@ Handling handling_of(Service& service, const Route& route) {
         if (auto turn = exchange.take_turn(service.documents); !turn) return fail(turn.error());
       return route.respond(exchange);
     }();
-    return answered ? std::move(*answered) : refusal(route, answered.error(), request.id);
+    return answered ? std::move(*answered) : refusal(route, answered.error(), request);
   };
   return handling;
 }
@@ -206,9 +196,9 @@ namespace {
 /// What is answered where no route was found; `allowed` are the methods that the path has.
 Response no_route(const Request& request, std::string allowed) {
   if (allowed.empty())
-    return error_response(Error::of(Code::kNotFound, "there is no such route: see okcvmd(8)"), request.id);
+    return error_response(Error::of(Code::kNotFound, "there is no such route: see okcvmd(8)"), request);
   auto response =
-      error_response(Error::of(Code::kInvalidRequest, "this route serves " + allowed), request.id, 405);
+      error_response(Error::of(Code::kInvalidRequest, "this route serves " + allowed), request, 405);
   if (allowed.find("GET") != allowed.npos) allowed += ", HEAD";
   response.headers.emplace_back("Allow", std::move(allowed));
   return response;
@@ -229,7 +219,7 @@ Router make_router(Service& service) {
       }
       for (auto& [name, value] : captures) {
         auto decoded = percent_decoded(value);
-        if (!decoded) return error_response(decoded.error(), request.id);
+        if (!decoded) return error_response(decoded.error(), request);
         value = std::move(*decoded);
       }
       request.captures = std::move(captures);
