@@ -27,6 +27,29 @@ TEST_F(DaemonPaths, AreResolvedByThreeConventions) {
   EXPECT_EQ(resolve({{"path", "outputs"}, {"mode", "other"}}).code(), "invalid_request");
 }
 
+TEST_F(DaemonPaths, AreWalkedPhysicallyAsTheKernelWalks) {
+  ASSERT_EQ(ask("PUT", "/v1/sessions/s1/files/outputs/d/e/f", "x").status, 201);
+  std::filesystem::create_symlink("../outputs/d/e", mount("s1") / "temp/deep");
+  const std::string here = mount("s1");
+  for (const auto& [path, physical] :
+       std::vector<std::pair<std::string, std::string>>{{"outputs/../uploads", "uploads"},
+                                                        {"temp/deep/..", "outputs/d"},
+                                                        {"temp/./deep//f", "outputs/d/e/f"},
+                                                        {"temp/none/../deep/f", "outputs/d/e/f"},
+                                                        {"outputs/..", ""},
+                                                        {here, ""},
+                                                        {here + "/temp/deep/../e/f", "outputs/d/e/f"}}) {
+    const auto answer = resolve({{"path", path}, {"mode", "physical"}});
+    EXPECT_EQ(answer.json()["path"], physical) << path;
+    EXPECT_EQ(answer.json()["mount_path"], physical.empty() ? here : here + "/" + physical) << path;
+  }
+  EXPECT_EQ(resolve({{"path", "temp/none/../deep"}, {"mode", "physical"}, {"must_exist", true}}).code(),
+            "not_found");
+  for (const std::string& path : {std::string("outputs/../../etc"), std::string(".."), std::string("/etc"),
+                                  std::string("/"), here + "x/y", here + "/.."})
+    EXPECT_EQ(resolve({{"path", path}, {"mode", "physical"}}).code(), "path_traversal_blocked") << path;
+}
+
 TEST_F(DaemonPaths, AreNamedAnewInPrompts) {
   const auto answer =
       ask("POST", "/v1/sessions/s1/adapt-prompt", R"({"prompt":"see /mnt/okcomputer/output/x"})");
