@@ -80,6 +80,8 @@ Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, co
                                                         EntryCheck check) {
   Gate::Pass pass(gate_);
   const Zone zone = zone_named(path.top());
+  if (path.depth() == 1 && !rule_of(zone).write_error)
+    return fail(Error{Code::kInvalidRequest, EISDIR, "a directory stands at this path", path.text()});
   if (path.depth() < 2 || rule_of(zone).write_error)
     return fail(Code::kReadOnly,
                 "this part of the session is read-only; write below uploads/, outputs/ or temp/",

@@ -18,7 +18,7 @@ constexpr std::size_t kShortestPrefix = 4;
 
 Unexpected unknown(const std::string& snapshot) {
   return fail(Code::kUnknownSnapshot,
-              "there is no snapshot \"" + snapshot.substr(0, 80) + "\"; list them to see their ids");
+              "there is no snapshot \"" + snapshot.substr(0, 80) + "\"; okcvm snapshots lists them");
 }
 
 /// Whether the ledger has all of these, newest first. It may have lost ones between them.

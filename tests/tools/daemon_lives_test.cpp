@@ -56,7 +56,7 @@ TEST_F(DaemonLives, DoNotEndBySignalsThatMeanNothing) {
   for (const auto& options : {std::vector<std::string>{}, {"--keeper"}}) {
     start(options);
     const pid_t serving = serving_pid();
-    for (const int signal : {SIGUSR1, SIGUSR2})
+    for (const int signal : {SIGUSR1, SIGUSR2, SIGPIPE})
       for (const pid_t process : {serving, keeper_pid()}) EXPECT_EQ(::kill(process, signal), 0);
     EXPECT_EQ(serving_pid(), serving);
     EXPECT_EQ(stop(), 0);

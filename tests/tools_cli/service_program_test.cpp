@@ -35,6 +35,20 @@ TEST_F(ServiceVerbs, EventsAreLinesAndEndWhenTheDaemonStops) {
   EXPECT_EQ(daemon_->last().target, "/v1/events?session=12");
 }
 
+TEST_F(ServiceVerbs, EventsGoOnWithTheNextDaemon) {
+  daemon_answers([n = 0](const SeenRequest&) mutable {
+    const std::string event = "data: {\"n\":" + std::to_string(++n) + "}\n\n";
+    if (n < 3)  // dies before the answer is complete
+      return "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1000\r\n\r\n" + event;
+    return reply(404, R"({"error":{"code":"not_found","message":"no such session"}})");
+  });
+  const auto ran = okcvm("events 12 --json");
+  EXPECT_EQ(ran.out, "{\"n\":1}\n{\"n\":2}\n");
+  EXPECT_EQ(ran.status, 1);
+  EXPECT_THAT(ran.err, HasSubstr("okcvm: note: the daemon died: asking the next one"));
+  EXPECT_THAT(ran.err, HasSubstr("okcvm: not_found: no such session"));
+}
+
 TEST_F(ServiceVerbs, EventsEndAfterACount) {
   daemon_answers(
       chunked_reply({"data: {\"n\":1}\n\ndata: {\"n\":2}\n\ndata: {\"n\":3}\n\n"}, "text/event-stream"));

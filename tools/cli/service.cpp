@@ -156,22 +156,26 @@ Outcome<void> events(Context& context) {
   request.target = "/v1/events" + query({{"session", context.args().argument("ID")}});
   const auto most = context.args().option("count");
   std::uint64_t left = most ? std::stoull(*most) : 0;
-  bool enough = most && left == 0;
-  if (enough) return {};
-  EventStream stream([&](const std::string& data) -> Outcome<void> {
-    if (enough) return {};
-    auto printed = print_event(context, data);
-    enough = printed && most && --left == 0;
-    return printed;
-  });
-  const auto response = context.client().send(request, [&](std::string_view piece) -> Outcome<void> {
-    if (auto taken = stream.take(piece); !taken) return taken;
-    if (!enough) return {};
-    return tl::unexpected(Failure{"", "", kDone, true});  // ends the request, not the work
-  });
-  if (response) return refuse("busy", "the daemon ended the stream: it is stopping");
-  if (enough) return {};
-  return tl::unexpected(response.error());
+  bool is_over = false;  // enough was printed, or nothing more can be
+  for (;;) {
+    bool was_heard = false;
+    EventStream stream([&](const std::string& data) -> Outcome<void> {
+      if (is_over) return {};
+      auto printed = print_event(context, data);
+      is_over = !printed || (most && --left == 0);
+      return printed;
+    });
+    const auto response = context.client().send(request, [&](std::string_view piece) -> Outcome<void> {
+      was_heard = true;
+      if (auto taken = stream.take(piece); !taken) return taken;
+      if (!is_over) return {};
+      return tl::unexpected(Failure{"", "", kDone, true});  // ends the request, not the work
+    });
+    if (response) return refuse("busy", "the daemon ended the stream: it stops, or another takes over");
+    if (is_over && response.error().status == kDone) return {};
+    if (is_over || !was_heard) return tl::unexpected(response.error());
+    context.note("the daemon died: asking the next one; there may be events that nobody told");
+  }
 }
 
 Outcome<void> top(Context& context) {

@@ -37,7 +37,7 @@ int run(int argc, char** argv) {
   if (options->version) return std::cout << "okcvmd " << OKCVM_VERSION << "\n", 0;
   if (options->print_config) return print_config(*options, std::cout), 0;
   // They mean nothing here, but would end the keeper, the daemon or its teller, which inherit this.
-  for (const int signal : {SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGPIPE}) std::signal(signal, SIG_IGN);
   if (options->keeper) return run_keeper(argv, options->run_dir);
   static const ServiceManager manager;
   if (auto started = okcvm::fusefs::Teller::start([] { return manager.is_there(); }); !started) {

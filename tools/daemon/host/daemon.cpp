@@ -192,6 +192,7 @@ class Running {
       sessions_.try_again();
       sessions_.renew_skills();  // of those that no folder tells of
       if (registry_.is_open()) watch_folders(registry_.native_handle(), options_.skills_dirs);
+      look_for_keeper();
       give_back_memory();
     });
     if (options_.session_ttl_days > 0)
@@ -202,6 +203,14 @@ class Running {
              ::getpid(), manager_.kept_by());
     io_.run();
     return leave_mounts_;
+  }
+
+  /// Who is left alone serves on, but no next daemon can take over.
+  void look_for_keeper() {
+    const bool is_kept = manager_.kept_by() != "nobody";
+    if (was_kept_ && !is_kept)
+      log_warning("the keeper is gone: when this daemon ends, so do its mounts. Stop it and start it anew");
+    was_kept_ = is_kept;
   }
 
   void clean_old(std::chrono::seconds at_most) {
@@ -304,6 +313,7 @@ class Running {
   const ServiceManager& manager_;
   ClockWatch clock_;
   bool is_stopping_ = false;
+  bool was_kept_ = false;
   bool leave_mounts_ = false;
   RequestMetrics metrics_;
   Service service_;  // answers that nobody waited for, which end with the I/O context, hold its turns

@@ -140,7 +140,7 @@ std::optional<WorkdirFallback> Session::unbound_workdir() const {
 
 Result<std::shared_ptr<fusefs::SessionMount>> Session::need_mount() const {
   if (auto mounted = mount()) return mounted;
-  return fail(Code::kBusy, "the session is not mounted: mount it first");
+  return fail(Code::kBusy, "the session is not mounted: mount it first (okcvm load)");
 }
 
 std::shared_ptr<snapshots::Store> Session::store() const {

@@ -413,7 +413,7 @@ Result<Sessions::AgentPage> Sessions::agents(const Peer& peer, const std::string
 
 Result<Sessions::AgentFound> Sessions::agent(const Peer& peer, const std::string& name,
                                              std::optional<uid_t> owner) {
-  if (owner && !peer.may_use(*owner)) return fail(Code::kNotFound, "no such agent: list the agents");
+  if (owner && !peer.may_use(*owner)) return fail(Code::kNotFound, "no such agent: okcvm agents lists them");
   if (!peer.is_root()) owner = peer.uid;
   auto match = owner ? registry_->agent(*owner, name) : Result<std::optional<AgentRecord>>(std::nullopt);
   if (!match) return fail(match.error());
@@ -421,10 +421,11 @@ Result<Sessions::AgentFound> Sessions::agent(const Peer& peer, const std::string
     auto all = registry_->agents_named(name);
     if (!all) return fail(all.error());
     if (all->size() > 1)
-      return fail(Code::kAmbiguousPrefix, "several users have an agent of this name: say whose, by owner=UID");
+      return fail(Code::kAmbiguousPrefix,
+                  "several users have an agent of this name: say whose, by owner=UID");
     if (!all->empty()) *match = std::move(all->front());
   }
-  if (!*match) return fail(Code::kNotFound, "no such agent: list the agents");
+  if (!*match) return fail(Code::kNotFound, "no such agent: okcvm agents lists them");
   AgentFound found{**match, {}, exact(peer, (*match)->session.text())};
   if (!found.session) return no_such_session();
   auto children = registry_->children_of(**match);

@@ -113,6 +113,7 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
     if (snapshot && paths.empty()) forget_affected(session.id(), Affected::Until::kRestored);
     events_.publish("restore", session.id().text(), session.owner(),
                     {EventHub::text("snapshot", restored->target.text()),
+                     EventHub::text("before", restored->before ? restored->before->id.text() : ""),
                      EventHub::number("changes", static_cast<std::int64_t>(restored->applied.size())),
                      EventHub::number("milliseconds", watch.milliseconds())});
   }

@@ -128,7 +128,7 @@ Result<FileDescriptor> SkillRegistry::open(const Name& name) const {
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
         return fail_errno(errno, "the skill cannot be opened");
     }
-  return fail(Code::kNotFound, "no such skill: see the list of skills", "skills/" + name.text());
+  return fail(Code::kNotFound, "no such skill: okcvm skills lists them", "skills/" + name.text());
 }
 
 }  // namespace okcvm::daemon
