@@ -364,6 +364,7 @@ std::string fish_lines() {
     for (const auto& option : verb.options) lines += fish_option(" -n '" + at + "'", option);
   }
   for (const auto& option : common_options()) lines += fish_option("", option);
+  lines += "complete -c okcvm -n __okcvm_first -l version -d 'Print the version.'\n";
   return lines;
 }
 
