@@ -80,14 +80,14 @@ Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, co
                                                         EntryCheck check) {
   Gate::Pass pass(gate_);
   const Zone zone = zone_named(path.top());
-  if (path.depth() == 1 && !rule_of(zone).write_error)
-    return fail(Error{Code::kInvalidRequest, EISDIR, "a directory stands at this path", path.text()});
-  if (path.depth() < 2 || rule_of(zone).write_error)
+  if (path.is_root() || rule_of(zone).write_error)
     return fail(Code::kReadOnly,
                 "this part of the session is read-only; write below uploads/, outputs/ or temp/",
                 path.text());
   if (zone == Zone::kWorkdir && !workspace_.has_workdir())
     return fail(Code::kNotFound, "no workdir is bound");
+  if (path.depth() == 1)
+    return fail(Error{Code::kInvalidRequest, EISDIR, "a directory stands at this path", path.text()});
   if (auto ready = operations_.make_zone(zone); !ready) return explained(ready.error(), path);
   // Beside the zones of the workspace, where the mount does not show it; in a workdir there is no such place.
   auto folder = zone == Zone::kWorkdir ? workspace_.open_zone(zone) : workspace_.open_folder();

@@ -148,6 +148,17 @@ TEST_F(FilesByPath, AreNotKeptFromTheirPlacesByATreeThatWasJudgedAndGoes) {
   EXPECT_THAT(names_in(outputs()), ElementsAre());
 }
 
+TEST_F(FilesByPath, AreNoneWhereAZoneStands) {
+  const auto refusal_at = [&](const char* where) {
+    const auto made = session().files().create({}, path(where), {}, fusefs::IfExists::kReplace);
+    return made ? Error() : made.error();
+  };
+  EXPECT_EQ(refusal_at("outputs").errno_value, EISDIR);
+  EXPECT_EQ(refusal_at("skills").code, Code::kReadOnly);
+  EXPECT_EQ(refusal_at("other").code, Code::kReadOnly);
+  EXPECT_EQ(refusal_at("workdir").code, Code::kNotFound);
+}
+
 TEST_F(FilesByPath, SayWhichRuleRefusedThemAlsoBehindALink) {
   std::filesystem::create_symlink("../skills", outputs() / "link");
   const auto refused = session().files().make_directories({}, path("outputs/link/new"), 0755);

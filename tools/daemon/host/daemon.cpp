@@ -313,7 +313,7 @@ class Running {
   const ServiceManager& manager_;
   ClockWatch clock_;
   bool is_stopping_ = false;
-  bool was_kept_ = false;
+  bool was_kept_ = manager_.kept_by() != "nobody";
   bool leave_mounts_ = false;
   RequestMetrics metrics_;
   Service service_;  // answers that nobody waited for, which end with the I/O context, hold its turns
