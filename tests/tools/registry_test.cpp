@@ -309,6 +309,18 @@ TEST_F(RegistryTest, LeavesRowsOutThatMakeNoSense) {
   EXPECT_EQ(loaded->unreadable[1].id->text(), "badtime");
 }
 
+TEST_F(RegistryTest, PassesOverMetadataThatIsNestedDeeperThanTheStack) {
+  ASSERT_TRUE(open()->insert(example("deep")));
+  const std::string nested = std::string(200'000, '[') + std::string(200'000, ']');
+  run_sql(("UPDATE sessions SET last_used = 0, updated_at = '2099-01-01T00:00:00Z', metadata = '{\"a\":" +
+           nested + ",\"b\":true}'")
+              .c_str());
+  const auto loaded = open()->load();
+  ASSERT_EQ(loaded->sessions.size(), 1u);
+  EXPECT_EQ(loaded->sessions.front().labels, (std::map<std::string, std::string>{{"b", "true"}}));
+  EXPECT_LE(loaded->sessions.front().last_used, to_milliseconds(time_now()));
+}
+
 TEST_F(RegistryTest, IsClosedToOthersWhoeverMadeIt) {
   ASSERT_TRUE(open());
   std::filesystem::permissions(file_, std::filesystem::perms(0644));

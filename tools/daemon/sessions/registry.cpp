@@ -55,14 +55,15 @@ std::optional<std::string> optional_text(const Database::Statement& row, int col
   return row.is_null(column) ? std::nullopt : std::optional(row.text(column));
 }
 
-/// What is no string, as in other programs' metadata, becomes one: its JSON.
+/// Numbers and truth values, as in other programs' metadata, become strings; objects and arrays, which may be
+/// nested deeper than the stack is, are passed over.
 std::map<std::string, std::string> labels_of(const std::string& text) {
   std::map<std::string, std::string> labels;
   const auto parsed = json::parse(text, nullptr, false);
   if (!parsed.is_object()) return labels;
   for (const auto& [name, value] : parsed.items())
-    labels.emplace(name, value.is_string() ? value.get<std::string>()
-                                           : value.dump(-1, ' ', false, json::error_handler_t::replace));
+    if (!value.is_structured())
+      labels.emplace(name, value.is_string() ? value.get<std::string>() : value.dump());
   return labels;
 }
 /// Strings of a JSON array; anything else in it is passed over.
@@ -98,7 +99,9 @@ Result<SessionRecord> record_of(const Database::Statement& row) {
   const auto updated = parse_time(row.text(3));
   record.last_used = row.integer(9);
   if (record.last_used <= 0)
-    record.last_used = std::max(to_milliseconds(*created), to_milliseconds(updated.value_or(*created)));
+    record.last_used =
+        std::min(to_milliseconds(time_now()),
+                 std::max(to_milliseconds(*created), to_milliseconds(updated.value_or(*created))));
   record.skills = names_of(row.text(10));
   record.workdir = optional_text(row, 11);
   record.workdir_policy = workdir_policy_named(row.text(12)).value_or(WorkdirPolicy::kManaged);
