@@ -107,12 +107,12 @@ bool may_remove(const Caller& caller, const struct stat& directory, const struct
          caller.uid == entry.st_uid;
 }
 
-Unexpected explained(const Error& error, const RelPath& path) {
+Unexpected explained(const Error& error, std::string_view path) {
   Error told = error;
   if (told.message.empty() && told.errno_value == EROFS)  // no rule of ours
     told.message = "the file system that holds the session is read-only; the host's log says why";
   if (told.message.empty()) told.message = Error::from_errno(error.errno_value, "the request failed").message;
-  if (told.path.empty()) told.path = path.text();
+  if (told.path.empty()) told.path = path;
   return fail(std::move(told));
 }
 

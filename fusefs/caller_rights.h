@@ -36,6 +36,6 @@ bool may_change_mode(const Request& request, const struct stat& inode);
 bool may_access(const Request& request, const struct stat& inode, mode_t wanted);
 
 /// An error of the driver with words for a person: what to do, at the path that was asked for.
-Unexpected explained(const Error& error, const RelPath& path);
+Unexpected explained(const Error& error, std::string_view path);
 
 }  // namespace okcvm::fusefs

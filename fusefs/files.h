@@ -105,9 +105,10 @@ class Files {
   /// Never blocks on a FIFO.
   virtual Result<OpenedFile> open(const Caller& caller, const RelPath& path) = 0;
   virtual Result<std::string> read_link(const Caller& caller, const RelPath& path) = 0;
-  /// The path after following every link [S2]; with `must_exist` false, what is missing is where its name
-  /// says.
-  virtual Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) = 0;
+  /// Where a path leads as the kernel walks it [S2]: every link is followed, `..` is what lies above where
+  /// that led, and an absolute path is one of the mount. With `must_exist` false, what is missing is where
+  /// its name says.
+  virtual Result<RelPath> resolve(const Caller& caller, std::string_view path, bool must_exist) = 0;
 
   /// Starts a file at `path`; missing parents are made (0755, the caller's) when it is published. Without a
   /// `mode` it gets the permissions of the regular file that it replaces, else 0644. It is the caller's, but

@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kMaxLinks = 40;  // as the kernel, path_resolution(7)
 
-Unexpected not_found(const RelPath& path) {
-  return fail(Code::kNotFound, "there is nothing at this path", path.text());
+Unexpected not_found(std::string path) {
+  return fail(Code::kNotFound, "there is nothing at this path", std::move(path));
 }
 
 /// Of what the daemon needs: it says nothing of what is looked for.
@@ -47,25 +47,41 @@ FileInfo info_of_entry(const Entry& entry, std::string name) {
 
 // -- Walking
 
-Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last last, const Making* making) {
+Result<Walk> PathFiles::walk(const Caller& caller, std::string_view path, Last last, const Making* making) {
   auto root = operations_.attributes(kRootNode);
   if (!root) return fail(root.error());
   Walk walk(operations_);
   walk.entries.push_back(*root);
-  PendingParts pending(path.text());
+  const std::string asked(path);
+  /// Without the mount point, where an absolute way has one.
+  const auto take_mount_point = [&](std::string_view& way) -> Result<bool> {
+    if (!way.starts_with('/')) return false;
+    while (way.starts_with("//")) way.remove_prefix(1);
+    const auto& spellings = operations_.mount_points();
+    const auto mount_point = std::find_if(spellings.begin(), spellings.end(),
+                                          [way](const auto& each) { return is_below(way, each); });
+    if (mount_point == spellings.end())
+      return fail(Code::kPathTraversalBlocked, "the path, or a symbolic link on it, leads to the host",
+                  asked);
+    way.remove_prefix(mount_point->size());
+    return true;
+  };
+  if (auto taken = take_mount_point(path); !taken) return fail(taken.error());
+  PendingParts pending(path);
   int links = 0;
   while (!pending.empty()) {
     const auto [part, is_asked_for] = pending.next();
     const Entry& directory = walk.last();
     const bool is_missing = directory.id.value == 0;
-    if (is_missing && last != Last::kFollowByName) return not_found(path);
+    if (is_missing && last != Last::kFollowByName) return not_found(asked);
     if (!is_missing && !S_ISDIR(directory.attributes.st_mode))
-      return fail(
-          Error{Code::kInvalidRequest, ENOTDIR, "a part of the path is not a directory", path.text()});
+      return fail(Error{Code::kInvalidRequest, ENOTDIR, "a part of the path is not a directory", asked});
     if (!is_missing && !may(caller, directory.attributes, X_OK))
-      return fail(Code::kForbidden, "a directory on the way may not be searched by this user", path.text());
-    if (part == "..") {  // only ever from a link's text, which was checked to stay inside
-      if (walk.entries.size() > 1) walk.pop();
+      return fail(Code::kForbidden, "a directory on the way may not be searched by this user", asked);
+    if (part == "..") {
+      if (walk.names.empty())
+        return fail(Code::kPathTraversalBlocked, "the path leads out of the session", asked);
+      walk.pop();
       continue;
     }
     auto name = Name::parse(part);
@@ -75,10 +91,10 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
       continue;
     }
     auto entry = look_up(directory.id, name->c_str());
-    if (!entry) return explained(entry.error(), path);
+    if (!entry) return explained(entry.error(), asked);
     if (making && entry->id.value == 0) {
       auto made = is_asked_for ? make_on_way(caller, walk, *name, *making) : fail_errno(EEXIST);
-      if (!made) return explained(made.error(), path);
+      if (!made) return explained(made.error(), asked);
       entry = std::move(made);
     }
     const bool is_link = entry->id.value && S_ISLNK(entry->attributes.st_mode);
@@ -89,36 +105,28 @@ Result<Walk> PathFiles::walk(const Caller& caller, const RelPath& path, Last las
     auto text = operations_.read_link(entry->id);
     operations_.forget_own(entry->id);
     if (!text)
-      return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads out of the session",
-                  path.text());
+      return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads out of the session", asked);
     if (++links > kMaxLinks)
-      return fail(Error{Code::kInvalidRequest, ELOOP, "too many symbolic links", path.text()});
+      return fail(Error{Code::kInvalidRequest, ELOOP, "too many symbolic links", asked});
     std::string_view way = *text;
-    if (way.starts_with('/')) {
-      const auto& spellings = operations_.mount_points();
-      const auto mount_point = std::find_if(spellings.begin(), spellings.end(),
-                                            [way](const auto& each) { return is_below(way, each); });
-      if (mount_point == spellings.end())
-        return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads to the host",
-                    path.text());
-      walk.rewind();
-      way.remove_prefix(mount_point->size());
-    }
+    const auto is_absolute = take_mount_point(way);
+    if (!is_absolute) return fail(is_absolute.error());
+    if (*is_absolute) walk.rewind();
     pending.add(way);
   }
   return walk;
 }
 
-Result<Walk> PathFiles::walk_existing(const Caller& caller, const RelPath& path, Last last) {
+Result<Walk> PathFiles::walk_existing(const Caller& caller, std::string_view path, Last last) {
   auto found = walk(caller, path, last);
-  if (found && found->last().id.value == 0) return not_found(path);
+  if (found && found->last().id.value == 0) return not_found(std::string(path));
   return found;
 }
 
 Result<Walk> PathFiles::walk_making(const Caller& caller, const RelPath& path, mode_t mode,
                                     std::vector<Placed>& made) {
   const Making making{mode, made};
-  return walk(caller, path, Last::kFollow, &making);
+  return walk(caller, path.text(), Last::kFollow, &making);
 }
 
 /// Links on the way are honoured, but nothing is made where one leads.
@@ -147,7 +155,7 @@ Result<Entry> PathFiles::look_up(NodeId directory, const char* name) {
 
 Result<FileInfo> PathFiles::stat(const Caller& caller, const RelPath& path, bool follow) {
   Gate::Pass pass(gate_);
-  auto found = walk_existing(caller, path, follow ? Last::kFollow : Last::kKeep);
+  auto found = walk_existing(caller, path.text(), follow ? Last::kFollow : Last::kKeep);
   if (!found) return fail(found.error());
   return info_of_entry(found->last(), std::string(path.leaf()));
 }
@@ -169,7 +177,7 @@ bool PathFiles::is_no_child(const Error& error) {
 Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::string_view after,
                                 std::size_t limit) {
   Gate::Pass pass(gate_);
-  auto found = walk_existing(caller, path, Last::kFollow);
+  auto found = walk_existing(caller, path.text(), Last::kFollow);
   if (!found) return fail(found.error());
   const Entry& directory = found->last();
   if (!S_ISDIR(directory.attributes.st_mode))
@@ -190,7 +198,7 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
     std::push_heap(names.begin(), names.end());
     return true;
   });
-  if (!listed) return explained(listed.error(), path);
+  if (!listed) return explained(listed.error(), path.text());
   std::sort_heap(names.begin(), names.end());
   for (auto& name : names) {
     if (listing.entries.size() == limit) {
@@ -198,7 +206,7 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
       break;
     }
     auto entry = look_up(directory.id, name.c_str());
-    if (!entry && is_shortage(entry.error())) return explained(entry.error(), path);
+    if (!entry && is_shortage(entry.error())) return explained(entry.error(), path.text());
     if (!entry || entry->id.value == 0) continue;  // removed meanwhile, or nothing that can be shown
     operations_.forget_own(entry->id);
     listing.entries.push_back(info_of_entry(*entry, std::move(name)));
@@ -222,7 +230,7 @@ Result<OpenedFile> PathFiles::open(const Caller& caller, const RelPath& path) {
 
 Result<OpenedFile> PathFiles::open_once(const Caller& caller, const RelPath& path, NodeId& opened) {
   Gate::Pass pass(gate_);
-  auto found = walk_existing(caller, path, Last::kFollow);
+  auto found = walk_existing(caller, path.text(), Last::kFollow);
   if (!found) return fail(found.error());
   const Entry& entry = found->last();
   if (S_ISDIR(entry.attributes.st_mode))
@@ -237,10 +245,10 @@ Result<OpenedFile> PathFiles::open_once(const Caller& caller, const RelPath& pat
     return fail(Error{Code::kBusy, EWOULDBLOCK,
                       "somebody on the host holds a lease on the file and was told to give it up: try again",
                       path.text()});
-  if (!file) return explained(file.error(), path);
+  if (!file) return explained(file.error(), path.text());
   OpenedFile result{std::move(*file), info_of_entry(entry, std::string(path.leaf()))};
   struct stat status {};
-  if (::fstat(result.file.get(), &status) != 0) return explained(Error::plain(errno), path);
+  if (::fstat(result.file.get(), &status) != 0) return explained(Error::plain(errno), path.text());
   result.info.size = static_cast<std::uint64_t>(status.st_size);
   if (entry.id != kMetadataNode) result.info.modified = status.st_mtim;
   return result;
@@ -248,7 +256,7 @@ Result<OpenedFile> PathFiles::open_once(const Caller& caller, const RelPath& pat
 
 Result<std::string> PathFiles::read_link(const Caller& caller, const RelPath& path) {
   Gate::Pass pass(gate_);
-  auto found = walk_existing(caller, path, Last::kKeep);
+  auto found = walk_existing(caller, path.text(), Last::kKeep);
   if (!found) return fail(found.error());
   if (!S_ISLNK(found->last().attributes.st_mode))
     return fail(Code::kInvalidRequest, "this is not a symbolic link", path.text());
@@ -258,14 +266,17 @@ Result<std::string> PathFiles::read_link(const Caller& caller, const RelPath& pa
   return text;
 }
 
-Result<RelPath> PathFiles::resolve(const Caller& caller, const RelPath& path, bool must_exist) {
+Result<RelPath> PathFiles::resolve(const Caller& caller, std::string_view path, bool must_exist) {
   Gate::Pass pass(gate_);
   auto found =
       must_exist ? walk_existing(caller, path, Last::kFollow) : walk(caller, path, Last::kFollowByName);
   if (!found) return fail(found.error());
+  const Entry& last = found->last();
+  if ((path.ends_with('/') || path.ends_with("/.")) && last.id.value && !S_ISDIR(last.attributes.st_mode))
+    return fail(Error{Code::kInvalidRequest, ENOTDIR, "this is not a directory", std::string(path)});
   if (!found->has_path())
-    return fail(
-        Error{Code::kInvalidRequest, ENAMETOOLONG, "where the path leads has too long a path", path.text()});
+    return fail(Error{Code::kInvalidRequest, ENAMETOOLONG, "where the path leads has too long a path",
+                      std::string(path)});
   return found->path();
 }
 
@@ -307,7 +318,7 @@ Result<bool> PathFiles::make_directories(const Caller& caller, const RelPath& pa
   std::vector<Placed> made;
   const auto result = [&]() -> Result<bool> {
     const Gate::Closing alone(gate_);  // as the kernel's locks make its own changes of names
-    const auto there = walk_existing(caller, path, Last::kFollow);
+    const auto there = walk_existing(caller, path.text(), Last::kFollow);
     if (check) {
       const auto info =
           there ? std::optional(info_of_entry(there->last(), std::string(path.leaf()))) : std::nullopt;
@@ -332,7 +343,7 @@ Result<void> PathFiles::judge(const EntryCheck& check, const Caller& caller, con
   if (!there) return check(nullptr, nullptr);
   const FileInfo info = info_of_entry(*there, std::string(path.leaf()));
   if (info.type != FileType::kSymlink) return check(&info, nullptr);
-  const auto found = walk_existing(caller, path, Last::kFollow);
+  const auto found = walk_existing(caller, path.text(), Last::kFollow);
   if (!found) return check(&info, nullptr);
   const FileInfo target = info_of_entry(found->last(), info.name);
   return check(&info, &target);

@@ -82,7 +82,7 @@ class PathFiles final : public Files {
                        std::size_t limit) override;
   Result<OpenedFile> open(const Caller& caller, const RelPath& path) override;
   Result<std::string> read_link(const Caller& caller, const RelPath& path) override;
-  Result<RelPath> resolve(const Caller& caller, const RelPath& path, bool must_exist) override;
+  Result<RelPath> resolve(const Caller& caller, std::string_view path, bool must_exist) override;
   Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path,
                                                std::optional<mode_t> mode, IfExists if_exists,
                                                EntryCheck check) override;
@@ -114,12 +114,12 @@ class PathFiles final : public Files {
   };
   /// Walks to `path`. The last entry may be absent (id 0); everything before it must be a directory that the
   /// caller may search. With `making`, the directories that are missing on the way are made, the last too.
-  Result<Walk> walk(const Caller& caller, const RelPath& path, Last last, const Making* making = nullptr);
+  Result<Walk> walk(const Caller& caller, std::string_view path, Last last, const Making* making = nullptr);
   /// With a reference of this process's own.
   Result<Entry> look_up(NodeId directory, const char* name);
   Result<Entry> own(Result<Entry> entry);
   Result<Entry> make_on_way(const Caller& caller, const Walk& walk, const Name& name, const Making& making);
-  Result<Walk> walk_existing(const Caller& caller, const RelPath& path, Last last);
+  Result<Walk> walk_existing(const Caller& caller, std::string_view path, Last last);
   Result<Walk> walk_making(const Caller& caller, const RelPath& path, mode_t mode, std::vector<Placed>& made);
   /// Of the name and what it stands for, not of the directory that lists it. Answers a directory that the
   /// kernel knows by another name, and is to look for here.

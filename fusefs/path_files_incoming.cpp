@@ -88,10 +88,10 @@ Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, co
     return fail(Code::kNotFound, "no workdir is bound");
   if (path.depth() == 1)
     return fail(Error{Code::kInvalidRequest, EISDIR, "a directory stands at this path", path.text()});
-  if (auto ready = operations_.make_zone(zone); !ready) return explained(ready.error(), path);
+  if (auto ready = operations_.make_zone(zone); !ready) return explained(ready.error(), path.text());
   // Beside the zones of the workspace, where the mount does not show it; in a workdir there is no such place.
   auto folder = zone == Zone::kWorkdir ? workspace_.open_zone(zone) : workspace_.open_folder();
-  if (!folder) return explained(folder.error(), path);
+  if (!folder) return explained(folder.error(), path.text());
   Incoming incoming{caller, path, mode, if_exists, std::move(check), std::move(*folder), staging_name()};
   // Without a name it goes with us, whatever happens. Not every file system has that.
   incoming.file =
@@ -101,7 +101,7 @@ Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, co
                                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     incoming.is_named = static_cast<bool>(incoming.file);
   }
-  if (!incoming.file) return explained(Error::plain(errno), path);
+  if (!incoming.file) return explained(Error::plain(errno), path.text());
   return std::make_unique<StagedFile>(*this, std::move(incoming));
 }
 
@@ -160,7 +160,7 @@ Result<PublishedFile> PathFiles::publish(Incoming& incoming) {
 
     std::string name(incoming.path.leaf());
     auto existing = look_up(directory.id, name.c_str());
-    if (!existing) return explained(existing.error(), incoming.path);
+    if (!existing) return explained(existing.error(), incoming.path.text());
     const bool exists = existing->id.value != 0;
     Walk held(operations_);  // keeps the node until what stands there is replaced
     if (exists) held.entries.push_back(*existing);
@@ -188,7 +188,7 @@ Result<PublishedFile> PathFiles::publish(Incoming& incoming) {
       if (operations_.status_at(directory.id, name.c_str())) continue;  // put() costs more
       done = put(incoming, *parent, name, flags);
     }
-    if (!done) return explained(done.error(), incoming.path);
+    if (!done) return explained(done.error(), incoming.path.text());
     changed.push_back({directory.id, *Name::parse(name)});
     auto placed = parent->path() / changed.back().name;
     auto info = info_of_placed(incoming.file.get(), placed);

@@ -99,7 +99,7 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
     std::unique_lock alone(gate_);  // as the kernel's locks make its own changes of names
     if (path.is_root())
       return fail(Code::kReadOnly, "the session root cannot be removed; delete the session");
-    auto found = walk_existing(caller, path, Last::kKeep);
+    auto found = walk_existing(caller, path.text(), Last::kKeep);
     if (!found) return fail(found.error());
     // Known before what is in it goes. By where links led.
     if (found->path().depth() < 2)
@@ -123,7 +123,7 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
         error.message = is_tree ? "something was made in the directory meanwhile: remove it again"
                                 : "the directory is not empty; ask for it to be removed with its contents "
                                   "(recursive)";
-      result = explained(error, path);
+      result = explained(error, path.text());
     }
     kernel_.inode(parent);
   }
@@ -151,7 +151,7 @@ Result<void> PathFiles::empty_zone(Zone zone, const GoesOn& goes_on) {
       if (held) walk.push(*held, std::move(name));
       result = held ? remove_tree(root, walk, goes_on) : fail(held.error());
       if (!result) {
-        result = explained(result.error(), *RelPath::parse(std::string(rule_of(zone).name)));
+        result = explained(result.error(), rule_of(zone).name);
         break;
       }
     }

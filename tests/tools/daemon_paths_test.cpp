@@ -45,6 +45,12 @@ TEST_F(DaemonPaths, AreWalkedPhysicallyAsTheKernelWalks) {
   }
   EXPECT_EQ(resolve({{"path", "temp/none/../deep"}, {"mode", "physical"}, {"must_exist", true}}).code(),
             "not_found");
+  for (const char* path : {"outputs/d/e/f/..", "outputs/d/e/f/../f", "outputs/d/e/f/", "temp/deep/f/."})
+    for (const bool must_exist : {true, false})
+      EXPECT_EQ(resolve({{"path", path}, {"mode", "physical"}, {"must_exist", must_exist}}).code(),
+                "invalid_request")
+          << path;
+  EXPECT_EQ(resolve({{"path", "/" + here + "/outputs"}, {"mode", "physical"}}).json()["path"], "outputs");
   for (const std::string& path : {std::string("outputs/../../etc"), std::string(".."), std::string("/etc"),
                                   std::string("/"), here + "x/y", here + "/.."})
     EXPECT_EQ(resolve({{"path", path}, {"mode", "physical"}}).code(), "path_traversal_blocked") << path;

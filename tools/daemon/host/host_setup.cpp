@@ -67,7 +67,7 @@ Result<void> make_own_directory(const std::filesystem::path& path, mode_t mode, 
   if (::access(path.c_str(), W_OK) != 0) return fail_errno(errno, "cannot write to " + path.string());
   // What is ours alone may have been made by another program, for others to read.
   if (links == Links::kRefused && (status.st_mode & ~mode & 0777) != 0 && ::chmod(path.c_str(), mode) != 0)
-    return fail_errno(errno, "cannot close " + path.string() + " to others");
+    return fail_errno(errno, "cannot close " + path.string() + " to others: use chmod 700");
   return {};
 }
 

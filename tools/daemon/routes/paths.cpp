@@ -20,47 +20,6 @@ std::optional<ResolveMode> mode_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// As the kernel walks: `..` is what lies above where the links led to. An absolute path is one of the mount.
-/// Each `..` has all before it walked, so there may be as many as a path may follow links.
-Result<RelPath> walk_physically(fusefs::Files& files, const Caller& caller, std::string_view text,
-                                std::string_view mount_point, bool must_exist) {
-  const auto out = [&] { return fail(Code::kPathTraversalBlocked, "the path leads out of the session"); };
-  if (text.starts_with('/')) {
-    if (!text.starts_with(mount_point)) return out();
-    text.remove_prefix(mount_point.size());
-    if (!text.empty() && text.front() != '/') return out();
-  }
-  constexpr int kMostAbove = 40;
-  RelPath at;
-  std::string ahead;  // not walked yet
-  int above = 0;
-  const auto walk = [&]() -> Result<void> {
-    if (ahead.empty()) return {};
-    auto next = RelPath::parse((at.is_root() ? "" : at.text() + "/") + ahead);
-    if (next) next = files.resolve(caller, *next, must_exist);
-    if (!next) return fail(next.error());
-    at = std::move(*next);
-    ahead.clear();
-    return {};
-  };
-  while (!text.empty()) {
-    const auto end = std::min(text.find('/'), text.size());
-    const auto part = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (part.empty() || part == ".") continue;
-    if (part != "..") {
-      ahead.append(ahead.empty() ? "" : "/").append(part);
-      continue;
-    }
-    if (++above > kMostAbove) return fail(Code::kInvalidRequest, "the path goes up more than 40 times");
-    if (auto walked = walk(); !walked) return fail(walked.error());
-    if (at.is_root()) return out();
-    at = at.parent();
-  }
-  if (auto walked = walk(); !walked) return fail(walked.error());
-  return at;
-}
-
 }  // namespace
 
 Result<Response> resolve_path(Exchange& exchange) {
@@ -90,8 +49,7 @@ Result<Response> resolve_path(Exchange& exchange) {
   auto& files = (*mount)->files();
   const auto caller = exchange.request.peer.caller();
   // Every mode refuses a path that a link would lead out; only one answers where the links lead.
-  const auto physical = is_physical ? walk_physically(files, caller, *text, mount_point, must_exist)
-                                    : files.resolve(caller, *path, must_exist);
+  const auto physical = files.resolve(caller, is_physical ? *text : path->text(), must_exist);
   if (!physical) return fail(physical.error());
   if (is_physical) path = physical;
 

@@ -87,7 +87,7 @@ Result<void> make_private_file(const std::filesystem::path& file) {
   if (::fstat(descriptor.get(), &status) != 0 || !S_ISREG(status.st_mode))
     return fail(Code::kCorrupt, "the registry " + file.string() + " is not a regular file");
   if ((status.st_mode & 077) != 0 && ::fchmod(descriptor.get(), 0600) != 0)
-    return fail_errno(errno, "cannot close the registry " + file.string() + " to others");
+    return fail_errno(errno, "cannot close the registry " + file.string() + " to others: use chmod 600");
   return {};
 }
 
