@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::chrono::seconds kHandshakePatience{10};
 constexpr std::chrono::milliseconds kClosingPatience{300};
-constexpr std::chrono::seconds kTellingPatience{2};  // programs are held up meanwhile
+constexpr std::chrono::milliseconds kForcedClosingPatience{100};  // what was just closed is on its way to us
+constexpr std::chrono::seconds kTellingPatience{2};               // programs are held up meanwhile
 constexpr std::chrono::seconds kResendingPatience{1};
 
 /// libfuse insists on one; RequestLoop reads the channel by itself.
@@ -292,7 +293,7 @@ bool MountedSession::is_in_place() const {
 Result<void> MountedSession::unmount(bool force) {
   if (finished_) return {};
   // Not only those that the kernel would refuse for: a container has a mount of its own.
-  if (!force && !all_closed_within(kClosingPatience)) return in_use();
+  if (!all_closed_within(force ? kForcedClosingPatience : kClosingPatience) && !force) return in_use();
   const auto there = mounted_at(config_.mount_point);
   if (!force && there && mounted_as_ && there != mounted_as_ && is_mounted())
     return fail(
