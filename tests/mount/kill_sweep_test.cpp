@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "tests/mount/sweep.h"
+#include "tests/mount/sweep_stride.h"
 
 namespace okcvm::test {
 namespace {
@@ -52,8 +53,7 @@ TEST_P(KillSweep, EachCallIsCarriedOutExactlyOnce) {
 TEST_P(KillSweep, AlsoIfTheNextDaemonsDieToo) {
   const auto& call = GetParam();
   const std::array nexts{"1", "2", "4"};
-  const char* stride = std::getenv("OKCVM_SWEEP_STRIDE");
-  const std::size_t step = stride && std::strcmp(stride, "1") == 0 ? 1 : nexts.size();
+  const std::size_t step = takes_every_point() ? 1 : nexts.size();
   for (std::size_t n = 1;; ++n) {
     const auto point = std::to_string(n);
     bool died = false;

@@ -5,10 +5,10 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <map>
 
+#include "tests/mount/sweep_stride.h"
 #include "tests/soak/kept_daemon.h"
 #include "tests/support/expect.h"
 #include "tests/support/file_io.h"
@@ -279,8 +279,6 @@ class DirectorySweep : public SessionSweep,
 
 TEST_P(DirectorySweep, IsRenamedBackOrNot) {
   const fs::path elsewhere = GetParam().second, first = "outputs/x/p";
-  const char* wanted = std::getenv("OKCVM_SWEEP_STRIDE");
-  const bool is_whole_sweep = wanted != nullptr && std::strcmp(wanted, "1") == 0;
   FileDescriptor stand;
   const auto session = [&] { return daemon_->mount_of("s"); };
   const auto prepare = [&] {
@@ -314,8 +312,8 @@ TEST_P(DirectorySweep, IsRenamedBackOrNot) {
     stand.reset();
     EXPECT_TRUE(is_whole("s"));
   };
-  sweep(prepare, {"restore", "s", kSnapshot}, look, is_whole_sweep ? 1 : GetParam().first,
-        is_whole_sweep ? 1 : 3);
+  const auto [first_point, stride] = takes_every_point() ? std::pair(1, 1) : std::pair(GetParam().first, 3);
+  sweep(prepare, {"restore", "s", kSnapshot}, look, first_point, stride);
 }
 INSTANTIATE_TEST_SUITE_P(To, DirectorySweep,
                          ::testing::Values(std::pair(1, "outputs/x/q"), std::pair(2, "temp/q"),

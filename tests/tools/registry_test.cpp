@@ -284,9 +284,16 @@ TEST_F(RegistryTest, BringsTheSeedsDatabaseUpToDate) {
   EXPECT_EQ(loaded->sessions.front().labels, metadata);
   ASSERT_TRUE(registry->update(loaded->sessions.front()));
   EXPECT_EQ(registry->load()->sessions.front().labels, metadata);
-  std::string user;
-  run_sql("SELECT user_id FROM sessions", &user);
-  EXPECT_EQ(user, "bob");
+  const auto stored = [&] {
+    std::string found;
+    run_sql("SELECT user_id || ' ' || metadata FROM sessions", &found);
+    return found;
+  };
+  EXPECT_EQ(stored(), "bob {\"turn_count\": 10, \"last\": \"x\"}");
+  auto relabelled = loaded->sessions.front();
+  relabelled.labels["last"] = "y";
+  ASSERT_TRUE(registry->update(relabelled));
+  EXPECT_EQ(stored(), "bob {\"last\":\"y\",\"turn_count\":\"10\"}");
 }
 
 TEST_F(RegistryTest, LeavesRowsOutThatMakeNoSense) {

@@ -26,13 +26,13 @@ constexpr std::string_view kColumns =
     "skills, workdir, workdir_policy, fallback_requested, fallback_reason, task, device_id, git_url, "
     "branch, head_checkpoint, agent";
 
-/// The values of kColumns, in that order.
-void bind_record(Database::Statement& statement, const SessionRecord& record) {
+/// The values of kColumns, in that order; `metadata` holds the labels.
+void bind_record(Database::Statement& statement, const SessionRecord& record, std::string_view metadata) {
   const auto& fallback = record.workdir_fallback;
   statement.bind(std::to_string(record.owner_uid))
       .bind(time_text(record.created_at))
       .bind(time_text(time_now()))
-      .bind(json(record.labels).dump(-1, ' ', false, json::error_handler_t::replace))
+      .bind(metadata)
       .bind(static_cast<std::int64_t>(record.owner_uid))
       .bind(static_cast<std::int64_t>(record.owner_gid))
       .bind(static_cast<std::int64_t>(record.root_mode))
@@ -65,6 +65,9 @@ std::map<std::string, std::string> labels_of(const std::string& text) {
     if (!value.is_structured())
       labels.emplace(name, value.is_string() ? value.get<std::string>() : value.dump());
   return labels;
+}
+std::string metadata_of(const SessionRecord& record) {
+  return json(record.labels).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 /// Strings of a JSON array; anything else in it is passed over.
 std::vector<std::string> names_of(const std::string& text) {
@@ -140,7 +143,7 @@ Result<void> Registry::insert(const SessionRecord& record, const std::optional<A
   auto statement = database_->prepare(sql);
   if (!statement) return fail(statement.error());
   statement->bind(record.id.text());
-  bind_record(*statement, record);
+  bind_record(*statement, record, metadata_of(record));
   auto inserted = statement->run();
   if (!inserted && inserted.error().code == Code::kAlreadyExists)
     return fail(Code::kAlreadyExists, "a session with this id exists: choose another id");
@@ -150,14 +153,26 @@ Result<void> Registry::insert(const SessionRecord& record, const std::optional<A
   return transaction->commit();
 }
 
+/// What another program wrote stays as it is while it says the same.
+Result<std::string> Registry::metadata_to_keep(const SessionRecord& record) {
+  auto statement = database_->prepare("SELECT metadata FROM sessions WHERE thread_id = ?");
+  if (!statement) return fail(statement.error());
+  auto is_there = statement->bind(record.id.text()).step();
+  if (!is_there) return fail(is_there.error());
+  auto stored = *is_there ? statement->text(0) : std::string();
+  return stored.empty() || labels_of(stored) != record.labels ? metadata_of(record) : std::move(stored);
+}
+
 Result<void> Registry::update(const SessionRecord& record) {
   const MutexLock lock(mutex_);
+  auto metadata = metadata_to_keep(record);
+  if (!metadata) return fail(metadata.error());
   const std::string sql =
       "UPDATE sessions SET (" + std::string(kColumns) +
       ") = (coalesce(user_id, ?),?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) WHERE thread_id = ?";
   auto statement = database_->prepare(sql);
   if (!statement) return fail(statement.error());
-  bind_record(*statement, record);
+  bind_record(*statement, record, *metadata);
   return statement->bind(record.id.text()).run();
 }
 

@@ -154,6 +154,7 @@ class Registry final {
  private:
   explicit Registry(std::unique_ptr<Database> database);
   Result<void> write_uses(const Uses& used) REQUIRES(mutex_);
+  Result<std::string> metadata_to_keep(const SessionRecord& record) REQUIRES(mutex_);
   Result<void> remove_rows(const SessionId& id) REQUIRES(mutex_);
   Result<void> write_binding(const WorkdirBinding& binding) REQUIRES(mutex_);
   Result<void> can_add_locked(const SessionId& session, const std::string& id, std::size_t most)
