@@ -226,7 +226,7 @@ TEST_F(ReplayTest, SoAreThoseOfFilesWithManyNames) {
 TEST_F(ReplayTest, SoAreThoseBetweenRefusedRenames) {
   deepest_ = 2;
   zones_ = 1;
-  for (names_ = 2; names_ <= 3; ++names_) for_each_seed(150, [&] { random_rounds(); });
+  for (names_ = 2; names_ <= 3; ++names_) for_each_seed(50, [&] { random_rounds(); });
 }
 
 /// Of what is in a new directory, or in two that change places, the driver records nothing more.

@@ -137,7 +137,7 @@ TEST_F(StockGit, VerifySaysSoWhereItCannotReadHeadOrConfig) {
       auto damaged = whole;
       damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
       write(repository() / name, damaged);
-      EXPECT_TRUE(git_can() || !is_well()) << name << ", byte " << bit / 8 << ", bit " << bit % 8;
+      EXPECT_TRUE(!is_well() || git_can()) << name << ", byte " << bit / 8 << ", bit " << bit % 8;
     }
     write(repository() / name, whole);
   }
