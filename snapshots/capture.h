@@ -70,8 +70,8 @@ class Capture final {
   bool stays_short(const std::string& known, const std::string& path);
   bool is_captured(const Node& node, const struct stat& status) const;
   bool needs_reading(const Node& node, const struct stat& status) const;
-  /// Answers whether someone can still write to it.
-  bool look_for_writers(int fd, const std::string& path);
+  /// Someone could write to it while it was read, without a trace.
+  void note_mapped(const std::string& path);
   void note_in_flight(const std::string& path);
 
   using LinkGroups = std::map<std::uint32_t, std::vector<std::string>>;

@@ -59,7 +59,9 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
   // A full comparison may come after a time of which nothing is known: whoever can write to the file may
   // store without a trace.
   const bool reads = needs_reading(node, status) || (trust_.by_stat && has_writers(fd.get()).value_or(true));
-  bool is_mapped = false;
+  // Asked before the bytes are read, too: a store through a mapping that ends meanwhile leaves no trace
+  // either.
+  bool is_mapped = reads && has_writers(fd.get()).value_or(true);
   leave_origin(node);
   if (auto made = tree_.become(node, NodeType::kFile); !made) return made;
   auto taken = reads ? take_from_model(node, status) : Result<bool>(true);
@@ -77,7 +79,8 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
     if (::fstat(fd.get(), &after) != 0) return fail_errno(errno, kCannotRead, path);
     const bool is_still = stamp_of(after) == stamp_of(status) && size == planned;
     if (!is_still) note_in_flight(path);
-    is_mapped = look_for_writers(fd.get(), path);
+    is_mapped = is_mapped || has_writers(fd.get()).value_or(true);
+    if (is_mapped) note_mapped(path);
     if (is_still && !is_mapped) settled = stamp_of(status);
   }
   if (node.sparse != has_holes(status)) node.touch();
@@ -188,11 +191,9 @@ Result<void> Capture::pour(int fd, const struct stat& status, std::uint64_t size
   return {};
 }
 
-bool Capture::look_for_writers(int fd, const std::string& path) {
-  if (!has_writers(fd).value_or(true)) return false;
+void Capture::note_mapped(const std::string& path) {
   note_in_flight(path);
   if (auto parsed = RelPath::parse(path)) found_.still_mapped.push_back(std::move(*parsed));
-  return true;
 }
 
 void Capture::note_in_flight(const std::string& path) {

@@ -95,17 +95,23 @@ Attributes attributes_of(const struct stat& status) {
   return attributes;
 }
 
-Result<Attributes> attributes_of(int fd, const struct stat& status) {
-  Attributes attributes = attributes_of(status);
+Result<std::string> xattr_names(int fd) {
   std::string names(1024, '\0');
   ssize_t size = ::flistxattr(fd, names.data(), names.size());
   if (size < 0 && errno == ERANGE) {
     names.resize(64 << 10);  // XATTR_LIST_MAX
     size = ::flistxattr(fd, names.data(), names.size());
   }
-  if (size < 0 && errno == EOPNOTSUPP) return attributes;
-  if (size < 0) return fail_errno(errno, kWhat);
-  names.resize(static_cast<std::size_t>(size));
+  if (size < 0 && errno != EOPNOTSUPP) return fail_errno(errno, kWhat);
+  names.resize(size < 0 ? 0 : static_cast<std::size_t>(size));
+  return names;
+}
+
+Result<Attributes> attributes_of(int fd, const struct stat& status) {
+  Attributes attributes = attributes_of(status);
+  const auto listed = xattr_names(fd);
+  if (!listed) return fail(listed.error());
+  const std::string& names = *listed;
   std::string room;  // kept apart from the values, which are many and small
   for (std::size_t at = 0; at < names.size(); at = names.find('\0', at) + 1) {
     const char* name = names.data() + at;

@@ -56,6 +56,9 @@ struct DiskRow {
 };
 /// What a directory holds, unsorted, without "." and "..".
 Result<std::vector<DiskRow>> rows_in(int directory);
+/// The names of an open file's extended attributes, each ended by a zero; none where the file system keeps
+/// none.
+Result<std::string> xattr_names(int fd);
 /// Mode, owner, time and xattrs of an open file or directory.
 Result<Attributes> attributes_of(int fd, const struct stat& status);
 /// Mode, owner and time alone: of a link.

@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "policy/file_descriptor.h"
+#include "snapshots/checksum.h"
 #include "snapshots/disk.h"
 #include "snapshots/io.h"
 #include "snapshots/repository.h"
 
 namespace okcvm::snapshots {
 namespace {
+
+constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
 
 // gitformat-pack(5), version 2: a head, a table of 256 counts, of each object 20 bytes of name, 4 of checksum
 // and 4 of offset, then the offsets that are longer, and two checksums.
@@ -76,7 +79,6 @@ bool leads_out(int index, std::uint64_t pack_size) {
 }  // namespace
 
 bool set_unsound_indexes_aside(int repository, const std::set<std::string>& known) {
-  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   constexpr std::string_view kPack = ".pack", kIndex = ".idx";
   const FileDescriptor folder(
       ::openat(repository, "objects/pack", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
@@ -95,6 +97,22 @@ bool set_unsound_indexes_aside(int repository, const std::set<std::string>& know
     are_sound &= ::renameat(folder.get(), name.c_str(), repository, aside.c_str()) == 0;
   }
   return are_sound;
+}
+
+bool is_damaged_index(int repository, const std::string& path) {
+  const FileDescriptor index(::openat(repository, path.c_str(), kFlags));
+  const auto size = index ? size_of(index.get()) : 0;
+  if (size < kTrailer) return true;
+  Checksum checksum;
+  std::string piece(64 << 10, '\0');
+  for (std::uint64_t at = 0; at < size - kTrailer; at += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(piece.size(), size - kTrailer - at));
+    if (read_at(index.get(), piece.data(), piece.size(), at) != piece.size()) return true;
+    checksum.add(piece);
+  }
+  std::array<char, kTrailer> named{};
+  return read_at(index.get(), named.data(), kTrailer, size - kTrailer) != kTrailer ||
+         checksum.finish() != Oid::from_raw(named.data());
 }
 
 }  // namespace okcvm::snapshots

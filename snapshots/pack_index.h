@@ -10,4 +10,7 @@ namespace okcvm::snapshots {
 /// pack. Those of `known` packs are not looked at. False: one could not be moved.
 bool set_unsound_indexes_aside(int repository, const std::set<std::string>& known = {});
 
+/// Whether a pack's index, at a path below the repository, is not what its own checksum says.
+bool is_damaged_index(int repository, const std::string& path);
+
 }  // namespace okcvm::snapshots

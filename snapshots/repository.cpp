@@ -292,14 +292,16 @@ std::vector<std::string> Repository::problems_for_git() const {
   return problems;
 }
 
-std::vector<std::string> Repository::packs_without_index() const {
+std::vector<std::string> Repository::advice_on_indexes() const {
   std::vector<std::string> advice;
   for (const auto& pack : packs_of(folder_.get())) {
     const std::string path = "objects/pack/" + pack;
-    const auto index = std::filesystem::path(path).replace_extension(".idx");
+    const auto index = std::filesystem::path(path).replace_extension(".idx").string();
+    const auto anew = "`git index-pack " + path + "` in the session's repository makes it anew";
     if (::faccessat(folder_.get(), index.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0)
-      advice.push_back(path + " has no index: `git index-pack " + path +
-                       "` in the session's repository makes it anew");
+      advice.push_back(path + " has no index: " + anew);
+    else if (is_damaged_index(folder_.get(), index))
+      advice.push_back(index + " is damaged: remove it, then " + anew);
   }
   return advice;
 }

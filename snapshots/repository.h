@@ -65,8 +65,8 @@ class Repository final {
   /// need.
   std::vector<std::string> problems_for_git() const;
 
-  /// What to do about packs that cannot be read for want of an index.
-  std::vector<std::string> packs_without_index() const;
+  /// What to do about packs whose index is missing or damaged.
+  std::vector<std::string> advice_on_indexes() const;
 
   /// Whether it is what stands at this path by now, with all that is ours in it.
   bool is_at(const std::filesystem::path& path) const;

@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "policy/fault.h"
 #include "snapshots/io.h"
@@ -55,25 +58,51 @@ class FileWriter {
   std::uint64_t size_ = 0;
 };
 
-Result<void> set_xattrs(int fd, const Attributes& attributes, const std::string& path) {
-  std::string names(1024, '\0');
-  ssize_t size = ::flistxattr(fd, names.data(), names.size());
-  if (size < 0 && errno == ERANGE) {
-    names.resize(64 << 10);  // XATTR_LIST_MAX
-    size = ::flistxattr(fd, names.data(), names.size());
-  }
-  if (size < 0 && errno != EOPNOTSUPP) return fail_errno(errno, kWhat, path);
-  names.resize(size < 0 ? 0 : static_cast<std::size_t>(size));
+using Xattr = std::pair<std::string, std::string>;
+
+bool has_xattr(int fd, const Xattr& wanted) {
+  const auto& [name, value] = wanted;
+  std::string there(value.size() + 1, '\0');
+  const ssize_t size = ::fgetxattr(fd, name.c_str(), there.data(), there.size());
+  return size >= 0 && std::string_view(there.data(), static_cast<std::size_t>(size)) == value;
+}
+
+/// Removes those in the user's namespace that have another value than is wanted, or none is.
+Result<void> remove_other_xattrs(int fd, const std::vector<Xattr>& wanted, const std::string& path) {
+  const auto listed = xattr_names(fd);
+  if (!listed) return fail_errno(listed.error().errno_value, kWhat, path);
+  const std::string& names = *listed;
   for (std::size_t at = 0; at < names.size(); at = names.find('\0', at) + 1) {
     const std::string_view name(names.data() + at);
-    const bool kept = std::any_of(attributes.xattrs.begin(), attributes.xattrs.end(),
-                                  [name](const auto& wanted) { return wanted.first == name; });
-    if (name.starts_with("user.") && !kept && ::fremovexattr(fd, name.data()) != 0)
+    if (!name.starts_with("user.")) continue;
+    const auto same = std::ranges::find(wanted, name, &Xattr::first);
+    if ((same == wanted.end() || !has_xattr(fd, *same)) && ::fremovexattr(fd, name.data()) != 0)
       return fail_errno(errno, kWhat, path);
   }
-  for (const auto& [name, value] : attributes.xattrs)
-    if (::fsetxattr(fd, name.c_str(), value.data(), value.size(), 0) != 0)
-      return fail_errno(errno, kWhat, path);
+  return {};
+}
+
+/// All of a file's may have to share little room (ext4: what the inode leaves free, and a block): whatever
+/// goes is removed first, and the order matters. The largest come first; where they find no room so, the
+/// smallest.
+Result<void> set_xattrs(int fd, const Attributes& attributes, const std::string& path) {
+  auto ordered = attributes.xattrs;
+  const auto size_of = [](const Xattr& xattr) { return xattr.first.size() + xattr.second.size(); };
+  if (auto removed = remove_other_xattrs(fd, ordered, path); !removed) return removed;
+  std::ranges::stable_sort(ordered, std::ranges::greater(), size_of);
+  const auto set_all = [&] {
+    return std::ranges::all_of(ordered, [fd](const Xattr& xattr) {
+      return has_xattr(fd, xattr) ||
+             ::fsetxattr(fd, xattr.first.c_str(), xattr.second.data(), xattr.second.size(), 0) == 0;
+    });
+  };
+  if (set_all()) return {};
+  if (errno != ENOSPC) return fail_errno(errno, kWhat, path);
+  if (auto removed = remove_other_xattrs(fd, {}, path); !removed) return removed;
+  if (set_all()) return {};
+  if (auto removed = remove_other_xattrs(fd, {}, path); !removed) return removed;
+  std::ranges::reverse(ordered);
+  if (!set_all()) return fail_errno(errno, kWhat, path);
   return {};
 }
 

@@ -131,7 +131,7 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
     if (auto done = inspector.commits(oid); !done) return fail(done.error());
   is_damaged_ = !report.problems.empty();
   if (is_damaged_)
-    for (auto& advice : repository_->packs_without_index()) report.problems.push_back(std::move(advice));
+    for (auto& advice : repository_->advice_on_indexes()) report.problems.push_back(std::move(advice));
   auto commit = commit_of(snapshot);
   const bool is_none_yet = !commit && snapshot.empty() && commit.error().code == Code::kUnknownSnapshot;
   if (is_none_yet && report.problems.empty()) {

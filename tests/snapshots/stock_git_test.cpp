@@ -474,6 +474,30 @@ TEST_F(SnapshotTest, AreDamagedWhereAnIndexLeadsOutOfItsPack) {
   expect_same(before, manifest());
 }
 
+TEST_F(SnapshotTest, SayWhatToDoAboutADamagedIndex) {
+  make_zones();
+  shell("for i in $(seq 120); do echo $i > outputs/$i; done");
+  const auto first = snapshot("one");
+  const auto before = manifest();
+  reopen();
+  const auto packs = run_script("ls objects/pack/*.idx", repository()).output;
+  const auto index = packs.substr(0, packs.find('\n'));
+  auto bytes = read(repository() / index);
+  std::filesystem::permissions(repository() / index, std::filesystem::perms(0600));
+  write(repository() / index, bytes.replace(1500, 64, 64, '\0'));
+  EXPECT_THAT(
+      store().verify("", record_.source(), nullptr)->problems,
+      ::testing::Contains(::testing::HasSubstr(index + " is damaged: remove it, then `git index-pack")));
+  std::filesystem::remove(repository() / index);
+  const auto made = run_script("git index-pack " + packs.substr(0, packs.find('.')) + ".pack", repository());
+  EXPECT_EQ(made.exit_code, 0) << made.output;
+  reopen();
+  EXPECT_THAT(store().verify("", record_.source(), nullptr)->problems, IsEmpty());
+  shell("rm outputs/*");
+  restore(first);
+  expect_same(before, manifest());
+}
+
 TEST_F(SnapshotTest, TouchNothingBehindALinkThatAnOperatorMade) {
   make_zones();
   snapshot("one");

@@ -254,6 +254,25 @@ TEST_F(SnapshotTest, AMappingWhoseDescriptorIsClosedIsFound) {
   EXPECT_THAT(record_.still_mapped, IsEmpty());
 }
 
+TEST_F(SnapshotTest, AMappingThatEndsWhileItsFileIsReadIsFound) {
+  make_zones();
+  shell("head -c 16M /dev/zero > outputs/map");
+  auto map = std::make_unique<MappedFile>(in("outputs/map"));
+  map->store("first");
+  int calls = 0;
+  const auto taken = store().take("", record_.source(), [&](auto...) {
+    if (++calls == 4) {  // by then the page was read; it is dirty already, so no time changes
+      map->store("later");
+      map.reset();
+    }
+    return true;
+  });
+  ASSERT_TRUE(taken);
+  EXPECT_EQ(git("show " + taken->id.text() + ":workspace/outputs/map").substr(0, 5), "first");
+  EXPECT_THAT(taken->in_flight, ElementsAre(rel("outputs/map")));
+  EXPECT_EQ(git("show " + snapshot().id.text() + ":workspace/outputs/map").substr(0, 5), "later");
+}
+
 TEST_F(SnapshotTest, AMappingIsNotedBeforeTheCutThatTellsWhetherItsNameChanged) {
   make_zones();
   shell("head -c 8192 /dev/zero > outputs/map");
