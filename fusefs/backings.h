@@ -23,11 +23,10 @@ namespace okcvm::fusefs {
 /// less then; how many is bounded, the one unused longest goes first. Thread-safe.
 class Backings {
  public:
-  /// `device` is the mount's /dev/fuse descriptor, -1 until it is known; it stays open as long as this
-  /// object.
   Backings(NodeTable& nodes, SessionState& state) : nodes_(nodes), state_(state) {}
   ~Backings();
 
+  /// To be called once the mount's /dev/fuse descriptor is known. It is borrowed, and outlives this object.
   void start(int device, bool passthrough) EXCLUDES(mutex_);
   /// After a take-over: gives back the backing ids that the former daemons were about to note or to give back
   /// when they died, and those of inodes that are gone.

@@ -72,13 +72,13 @@ void CallerIdentity::keep_in_this_thread() {
   current().stays = true;
 }
 
-OwnersRights::OwnersRights() {
+WithoutFowner::WithoutFowner() {
   auto words = own_capabilities();
   words[CAP_TO_INDEX(CAP_FOWNER)].effective &= ~CAP_TO_MASK(CAP_FOWNER);
   set_capabilities(words);
 }
 
-OwnersRights::~OwnersRights() {
+WithoutFowner::~WithoutFowner() {
   set_capabilities(own_capabilities());
 }
 

@@ -22,12 +22,12 @@ class CallerIdentity {
 };
 
 /// While it stands, this thread may not do what only an inode's owner may (CAP_FOWNER).
-class OwnersRights {
+class WithoutFowner {
  public:
-  OwnersRights();
-  ~OwnersRights();
-  OwnersRights(const OwnersRights&) = delete;
-  OwnersRights& operator=(const OwnersRights&) = delete;
+  WithoutFowner();
+  ~WithoutFowner();
+  WithoutFowner(const WithoutFowner&) = delete;
+  WithoutFowner& operator=(const WithoutFowner&) = delete;
 };
 
 /// Runs a system call that makes something, as the caller's.
@@ -40,9 +40,9 @@ auto as_caller(const Request& caller, Call call) {
 /// Runs a system call that takes a name away, which in a sticky directory of others is refused (EPERM) unless
 /// the caller owns what stands there in that moment.
 template <typename Call>
-auto as_owner(const Request& caller, Call call) {
+auto as_caller_without_fowner(const Request& caller, Call call) {
   const CallerIdentity identity(caller);
-  const OwnersRights rights;
+  const WithoutFowner rights;
   return call();
 }
 

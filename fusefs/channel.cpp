@@ -181,7 +181,7 @@ ssize_t Channel::replay_init(Reader& reader) {
 
 ssize_t Channel::read(Reader& reader) {
   if (const auto& last = current(); last.header && last.header->opcode == FUSE_READDIRPLUS)
-    reader.patience = std::max(reader.patience, kForListedByte * last.answer_size);
+    reader.spin_time = std::max(reader.spin_time, kForListedByte * last.answer_size);
   current() = {};
   if (std::exchange(reader.serving, false)) turn_.answered();
   if (reader.set_aside.is_there) {
@@ -219,7 +219,7 @@ ssize_t Channel::read(Reader& reader) {
       return -1;
     }
   }
-  if (header_in(reader)->opcode == FUSE_FORGET && reader.patience.count() > 0)
+  if (header_in(reader)->opcode == FUSE_FORGET && reader.spin_time.count() > 0)
     size = set_forget_aside(reader);
   const auto bytes = reader.buffer.bytes().first(static_cast<std::size_t>(size));
   auto* header = header_in(reader);
@@ -315,14 +315,14 @@ ssize_t Channel::read_device(Reader& reader, Wait& wait) {
     // share this processor. When it has other things to do, we must not be in its way.
     const auto waited = Clock::now() - since;
     const bool patient =
-        waited < reader.patience || (turn_.is_shared() && (waited < kDense || ++looks < kLooks));
+        waited < reader.spin_time || (turn_.is_shared() && (waited < kDense || ++looks < kLooks));
     if (patient) {
       wait = std::max(wait, Wait::kAwake);
       yield();
     } else if (const ssize_t given = before_rest(reader); given > 0) {
       return given;
     } else if (turn_.retire()) {
-      reader.patience = {};
+      reader.spin_time = {};
       errno = EAGAIN;
       return -1;
     } else {
@@ -331,7 +331,7 @@ ssize_t Channel::read_device(Reader& reader, Wait& wait) {
       wait = Wait::kAsleep;
     }
   }
-  reader.patience = Clock::now() - since < kDense ? kDense : std::chrono::nanoseconds{};
+  reader.spin_time = Clock::now() - since < kDense ? kDense : std::chrono::nanoseconds{};
   if (size < 0 && stopped_) errno = EINTR;
   return size;
 }

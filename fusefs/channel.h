@@ -48,7 +48,7 @@ struct Reader {
   };
   IoBuffer buffer;
   CpuFollower follower;
-  std::chrono::nanoseconds patience{};  // how long it waits awake for the next request
+  std::chrono::nanoseconds spin_time{};  // how long it waits awake for the next request
   RequestRate rate;
   Handover::Seat seat;
   bool serving = false;  // a program's request
@@ -77,7 +77,7 @@ class Channel {
   ssize_t write(std::span<const iovec> parts);
   /// After a take-over: waits until all that the former daemon had read and not answered was read again, or
   /// for so long.
-  void wait_for_resent(std::chrono::milliseconds patience) { all_came_.get_future().wait_for(patience); }
+  void wait_for_resent(std::chrono::milliseconds timeout) { all_came_.get_future().wait_for(timeout); }
   /// Makes every reader return; the mount stays.
   void stop();
   bool is_stopped() const { return stopped_; }

@@ -3,10 +3,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "fusefs/types.h"
+#include "policy/thread_annotations.h"
 
 namespace okcvm::fusefs {
 
@@ -16,21 +16,21 @@ namespace okcvm::fusefs {
 class DeeperMoves {
  public:
   /// To be called before anybody can see the new place.
-  void begin(NodeId moved);
+  void begin(NodeId moved) EXCLUDES(mutex_);
   /// The kernel has moved it, too.
-  void end(NodeId moved);
+  void end(NodeId moved) EXCLUDES(mutex_);
 
   /// How many were begun so far.
-  std::uint64_t begun() const;
-  std::vector<NodeId> under_way() const;
+  std::uint64_t begun() const EXCLUDES(mutex_);
+  std::vector<NodeId> under_way() const EXCLUDES(mutex_);
   /// Waits until none of them is under way, though not long: that may depend on who waits.
-  void let_end() const;
+  void let_end() const EXCLUDES(mutex_);
 
  private:
-  mutable std::mutex mutex_;
-  mutable std::condition_variable ended_;
-  std::map<std::uint64_t, int> moves_;  // by node
-  std::uint64_t begun_ = 0;
+  mutable Mutex mutex_;
+  mutable std::condition_variable_any ended_;
+  std::map<NodeId, int> moves_ GUARDED_BY(mutex_);
+  std::uint64_t begun_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace okcvm::fusefs

@@ -58,7 +58,7 @@ struct PublishedFile {
 };
 
 /// A file on its way in: written to a nameless or hidden file beside its place, then put there in one step.
-/// Dropped without publish(), it leaves nothing behind.
+/// Dropped without publish(), it leaves nothing behind. Not thread-safe.
 class IncomingFile {
  public:
   virtual ~IncomingFile() = default;
@@ -85,13 +85,13 @@ struct Listing {
   bool truncated = false;  // there are more
 };
 
+/// Asked between the steps of long work; false: give it up. The call then answers `busy`.
+using GoesOn = std::function<bool()>;
+
 /// The driver's operations by path instead of node, for requests that do not come through the kernel. Same
 /// zone rules, same change record, same laziness; permissions as the kernel would check them. Symbolic links
 /// are followed in parents and at the end (except where said) as long as they are contained, else
 /// `path_traversal_blocked`. Kernel caches are invalidated where something changed. Thread-safe.
-/// Asked between the steps of long work; false: it is to be given up, which answers `busy`.
-using GoesOn = std::function<bool()>;
-
 class Files {
  public:
   virtual ~Files() = default;
@@ -114,7 +114,7 @@ class Files {
   /// `mode` it gets the permissions of the regular file that it replaces, else 0644. It is the caller's, but
   /// what root replaces stays its owner's.
   /// `check` is called with the entry's FileInfo (or nullptr) under the same hold that publishes; an Error
-  /// from it cancels (if_match).
+  /// from it cancels (If-Match, for one).
   virtual Result<std::unique_ptr<IncomingFile>> create(const Caller& caller, const RelPath& path,
                                                        std::optional<mode_t> mode, IfExists if_exists,
                                                        EntryCheck check = nullptr) = 0;

@@ -123,8 +123,8 @@ Result<void> leave_descriptors(int latest) {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
   if (static_cast<rlim_t>(latest) + std::min(kReserve, limit.rlim_cur / 2) <= limit.rlim_cur) return {};
   return fail(Code::kQuotaExceeded,
-              "the daemon's descriptors are used up, but for those that the sessions need which "
-              "are there: unmount some, or raise LimitNOFILE= (" +
+              "the daemon has no descriptors left for another session: unmount some, or raise "
+              "LimitNOFILE= (" +
                   std::to_string(limit.rlim_cur) + ")");
 }
 

@@ -20,11 +20,11 @@
 namespace okcvm::fusefs {
 namespace {
 
-constexpr std::chrono::seconds kHandshakePatience{10};
-constexpr std::chrono::milliseconds kClosingPatience{300};
-constexpr std::chrono::milliseconds kForcedClosingPatience{100};  // what was just closed is on its way to us
-constexpr std::chrono::seconds kTellingPatience{2};               // programs are held up meanwhile
-constexpr std::chrono::seconds kResendingPatience{1};
+constexpr std::chrono::seconds kHandshakeTimeout{10};
+constexpr std::chrono::milliseconds kClosingTimeout{300};
+constexpr std::chrono::milliseconds kForcedClosingTimeout{100};  // what was just closed is on its way to us
+constexpr std::chrono::seconds kTellingTimeout{2};               // programs are held up meanwhile
+constexpr std::chrono::seconds kResendingTimeout{1};
 
 /// libfuse insists on one; RequestLoop reads the channel by itself.
 ssize_t read_nothing(int, void*, std::size_t, void*) {
@@ -190,7 +190,7 @@ Result<void> MountedSession::run() {
   notifier_.start(device_.get(), config_.mount_point, *state_);
   loop_ = std::make_unique<RequestLoop>(session_, channel_);
   if (!loop_->add_thread()) return fail(Code::kInternal, "no thread could be started for the mount");
-  if (ready_.get_future().wait_for(kHandshakePatience) != std::future_status::ready)
+  if (ready_.get_future().wait_for(kHandshakeTimeout) != std::future_status::ready)
     return fail(Code::kInternal, "the kernel did not begin to talk to the mount");
   return {};
 }
@@ -261,7 +261,7 @@ void MountedSession::tell_after_take_over() {
   notifier_.drain();
   // What a dead daemon had begun comes again, but not if its program was killed meanwhile: then nobody hears
   // of it. (Or it was answered already.)
-  if (state_->has_unclaimed()) channel_.wait_for_resent(kResendingPatience);
+  if (state_->has_unclaimed()) channel_.wait_for_resent(kResendingTimeout);
   const bool has_lost = state_->has_unclaimed();
   if (state_->has_untold() || has_lost)
     tell_everything();
@@ -274,7 +274,7 @@ void MountedSession::tell_after_take_over() {
 
 void MountedSession::end_loop() {
   // While requests are still answered: a notice may wait for one.
-  if (!notifier_.drain_for(kTellingPatience)) state_->set_untold();
+  if (!notifier_.drain_for(kTellingTimeout)) state_->set_untold();
   if (session_) fuse_session_exit(session_);
   channel_.stop();
   notifier_.cut();
@@ -293,7 +293,7 @@ bool MountedSession::is_in_place() const {
 Result<void> MountedSession::unmount(bool force) {
   if (finished_) return {};
   // Not only those that the kernel would refuse for: a container has a mount of its own.
-  if (!all_closed_within(force ? kForcedClosingPatience : kClosingPatience) && !force) return in_use();
+  if (!all_closed_within(force ? kForcedClosingTimeout : kClosingTimeout) && !force) return in_use();
   const auto there = mounted_at(config_.mount_point);
   if (!force && there && mounted_as_ && there != mounted_as_ && is_mounted())
     return fail(

@@ -7,7 +7,7 @@
 namespace okcvm::fusefs {
 namespace {
 
-constexpr std::chrono::seconds kWritingPatience{60};  // for the pages of one file
+constexpr std::chrono::seconds kWritingTimeout{60};  // for the pages of one file
 
 }  // namespace
 
@@ -20,7 +20,7 @@ void MountedSession::fetch_mapped_stores() {
     notifier_.inode(id);
     has_asked = true;
   }
-  if (has_asked) notifier_.drain_while_told(kWritingPatience);
+  if (has_asked) notifier_.drain_while_told(kWritingTimeout);
 }
 
 ChangeSet MountedSession::cut_held() {

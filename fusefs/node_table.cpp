@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "fusefs/circle.h"
+#include "fusefs/cycle_detector.h"
 #include "fusefs/handout.h"
 #include "fusefs/node_record.h"
 #include "policy/fault.h"
@@ -333,7 +333,7 @@ void NodeTable::distrust_all() {
   kernel_.forget_all();
 }
 
-Told NodeTable::told(NodeId id, bool has_one_name) {
+AttributesTold NodeTable::told(NodeId id, bool has_one_name) {
   MutexLock lock(mutex_);
   const NodeRecord* row = live_record(id);
   if (!row) return {};
@@ -403,8 +403,8 @@ void NodeTable::set_coverage(NodeId id, std::uint32_t epoch, Coverage coverage) 
 bool NodeTable::is_covered(NodeId id, std::uint32_t epoch) const {
   MutexLock lock(mutex_);
   if (header_of(region_).uncovered_epoch == epoch) return false;
-  Circle circle;
-  for (const NodeRecord* row = live_record(id); row && !row->dead && !circle.closes_at(row);
+  CycleDetector cycle;
+  for (const NodeRecord* row = live_record(id); row && !row->dead && !cycle.closes_at(row);
        row = live_record(NodeId{row->parent})) {
     if (row->coverage_epoch == epoch) return row->coverage == Coverage::kWhole;
     if (row->trust == kMisplaced) return false;  // it is elsewhere by now

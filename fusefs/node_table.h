@@ -36,7 +36,7 @@ struct OpenState {
 };
 
 /// What there is to know when an inode's attributes are told.
-struct Told {
+struct AttributesTold {
   OpenState open;
   bool may_be_kept = true;  // KernelKnowledge::tell
 };
@@ -146,10 +146,11 @@ class NodeTable {
   void set_coverage(NodeId id, std::uint32_t epoch, Coverage coverage) EXCLUDES(mutex_);
   /// Whether the next snapshot reads this node anyway, as part of a directory recorded whole in this epoch.
   bool is_covered(NodeId id, std::uint32_t epoch) const EXCLUDES(mutex_);
+
+  // -- Where it stands in the tree
   /// How far a directory lies below the session's root: 1 for `outputs`, 2 for `outputs/a` and a skill's own
-  /// directory; at or below a directory that is_misplaced(), the least
-  /// that it may be for the kernel. Nothing if the chain of parents, up to such a one, is broken, dead, or a
-  /// circle.
+  /// directory. At or below a directory that is_misplaced(): the least depth that it may have for the kernel.
+  /// Nothing if the chain of parents is broken, dead or circular.
   std::optional<std::size_t> depth(NodeId id) const EXCLUDES(mutex_);
   /// The kernel may have a link or a directory of the writable zones elsewhere than it is, less deep. Who
   /// comes for the text of such a link may have found it there, so whoever looks it up from now on is told
@@ -169,7 +170,7 @@ class NodeTable {
   // -- What the kernel was told
   /// Notes that the kernel is given this inode's attributes, which it has from then on unless they may change
   /// without a word: the inode can be written to, or has several names.
-  Told told(NodeId id, bool has_one_name) EXCLUDES(mutex_);
+  AttributesTold told(NodeId id, bool has_one_name) EXCLUDES(mutex_);
   /// KernelKnowledge::changed
   bool changed(NodeId id) EXCLUDES(mutex_);
   /// Whether a listing may name this without its inode: the kernel should know it by this name, and

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "fusefs/circle.h"
+#include "fusefs/cycle_detector.h"
 #include "fusefs/node_record.h"
 #include "fusefs/node_table.h"
 
@@ -23,8 +23,8 @@ bool is_misplaced_directory(const NodeRecord& row) {
 template <typename Visitor>
 std::optional<std::size_t> NodeTable::climb(NodeId id, const Visitor& visit) const {
   std::size_t steps = 0;
-  Circle circle;
-  for (const NodeRecord* row = live_record(id); row && !row->dead && !circle.closes_at(row);
+  CycleDetector cycle;
+  for (const NodeRecord* row = live_record(id); row && !row->dead && !cycle.closes_at(row);
        row = live_record(NodeId{row->parent}), ++steps) {
     if (is_fixed(NodeId{row->id.load(std::memory_order_relaxed)})) return steps + 1;
     visit(*row, steps);
@@ -58,8 +58,8 @@ bool NodeTable::is_at_or_below(NodeId id, const std::vector<NodeId>& tops) const
 }
 
 bool NodeTable::is_below(NodeId id, NodeId ancestor) const {
-  Circle circle;
-  for (const NodeRecord* row = live_record(id); row && !circle.closes_at(row);
+  CycleDetector cycle;
+  for (const NodeRecord* row = live_record(id); row && !cycle.closes_at(row);
        row = live_record(NodeId{row->parent})) {
     if (row->parent == ancestor.value) return true;
     if (row->parent == kRootNode.value) return false;

@@ -35,14 +35,14 @@ std::vector<std::byte> inode_message(NodeId id, std::int64_t offset) {
 }  // namespace
 
 void Notifier::start(int device, const std::filesystem::path& mount_point, SessionState& state) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   device_ = device;
   mount_point_ = mount_point;
   state_ = &state;
 }
 
 void Notifier::push(Notice notice) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (is_cut_ || device_ < 0) return;
   queue_.push_back(std::move(notice));
   ++pushed_;
@@ -64,48 +64,52 @@ void Notifier::have_thread() {
 }
 
 void Notifier::run() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    if (!changed_.wait_for(lock, kRestsAfter, [this] { return is_cut_ || !queue_.empty(); })) {
+  do {
+    const MutexLock lock(mutex_);
+    const auto has_more = [this]() REQUIRES(mutex_) { return is_cut_ || !queue_.empty(); };
+    if (!changed_.wait_for(mutex_, kRestsAfter, has_more)) {
       for (const auto& line : idle_lines_) std::erase(lines_, line);
       idle_lines_.clear();
       is_running_ = false;
+      return;
     }
-    if (is_cut_ || !is_running_) return;
-    tell_next(lock, Patience::kEndless);
-  }
+  } while (tell_next(Waiting::kEndless));
 }
 
-/// One round of what is asked for. Nothing of it is forgotten unless the kernel has taken it, or nobody may
-/// wait any more.
-void Notifier::tell_next(std::unique_lock<std::mutex>& lock, Patience patience) {
+/// Nothing is forgotten unless the kernel has taken it, or nobody may wait any more.
+bool Notifier::tell_next(Waiting waiting) {
   std::vector<std::byte> messages;
   std::vector<Notice> notices;
-  while (!queue_.empty() && (notices.empty() || !notices.back().then)) {
-    const auto bytes = message_of(queue_.front());
-    if (!notices.empty() && messages.size() + bytes.size() > Teller::kMost) break;
-    messages.insert(messages.end(), bytes.begin(), bytes.end());
-    notices.push_back(std::move(queue_.front()));
-    queue_.pop_front();
+  {
+    const MutexLock lock(mutex_);
+    if (is_cut_ || queue_.empty()) return false;
+    while (!queue_.empty() && (notices.empty() || !notices.back().then)) {
+      const auto bytes = message_of(queue_.front());
+      if (!notices.empty() && messages.size() + bytes.size() > Teller::kMost) break;
+      messages.insert(messages.end(), bytes.begin(), bytes.end());
+      notices.push_back(std::move(queue_.front()));
+      queue_.pop_front();
+    }
   }
   const auto late = times_late();
-  lock.unlock();
-  const bool told = tell(std::move(messages), patience);
-  const bool is_late = patience == Patience::kShort && times_late() != late;
+  const bool told = tell(std::move(messages), waiting);
+  const bool is_late = waiting == Waiting::kShort && times_late() != late;
   if (!is_late && notices.back().then) notices.back().then(told);
-  lock.lock();
+  const MutexLock lock(mutex_);
   if (is_late)
     queue_.insert(queue_.begin(), std::move_iterator(notices.begin()), std::move_iterator(notices.end()));
   else
     told_ += notices.size();
   changed_.notify_all();
+  return true;
 }
 
 /// Where the host has no more threads.
-void Notifier::tell_in_place(std::unique_lock<std::mutex>& lock) {
-  is_running_ = true;
+void Notifier::tell_in_place() {
   const auto late = times_late();
-  while (!is_cut_ && !queue_.empty() && times_late() == late) tell_next(lock, Patience::kShort);
+  while (times_late() == late && tell_next(Waiting::kShort)) {
+  }
+  const MutexLock lock(mutex_);
   is_running_ = false;
 }
 
@@ -124,28 +128,27 @@ std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
   return message(FUSE_NOTIFY_INVAL_ENTRY, out, name);
 }
 
-bool Notifier::tell(std::vector<std::byte> notices, Patience patience) {
-  constexpr int kMilliseconds = std::chrono::milliseconds(kPatience).count();
+bool Notifier::tell(std::vector<std::byte> notices, Waiting waiting) {
   if (notices.empty()) return true;
-  if (patience == Patience::kShort && is_held_up()) {
+  if (waiting == Waiting::kShort && is_held_up()) {
     was_late();
     return false;
   }
   auto line = take_line();
   if (!line) return false;
-  auto told = line->tell(device_, notices, kMilliseconds);
+  auto told = line->tell(device_, notices, kTimeout);
   while (told == Teller::Line::Told::kLate) {
     Teller::look_after();
-    if (patience == Patience::kShort) break;
-    told = line->wait(device_, notices, kMilliseconds);
+    if (waiting == Waiting::kShort) break;
+    told = line->wait(device_, notices, kTimeout);
   }
   if (told != Teller::Line::Told::kYes && told != Teller::Line::Told::kNotFound) was_late();
   return give_back(std::move(line), told);
 }
 
 bool Notifier::is_held_up() {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(late_lines_, [this](const auto& line) {
+  const MutexLock lock(mutex_);
+  std::erase_if(late_lines_, [this](const auto& line) REQUIRES(mutex_) {
     if (!line->is_done()) return false;
     idle_lines_.push_back(line);
     return true;
@@ -154,7 +157,7 @@ bool Notifier::is_held_up() {
 }
 
 std::shared_ptr<Teller::Line> Notifier::take_line() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (is_cut_) return nullptr;
   if (idle_lines_.empty()) {
     lines_.push_back(Teller::Line::open(mount_point_));
@@ -166,14 +169,14 @@ std::shared_ptr<Teller::Line> Notifier::take_line() {
 }
 
 bool Notifier::give_back(std::shared_ptr<Teller::Line> line, Teller::Line::Told told) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   (told == Teller::Line::Told::kLate ? late_lines_ : idle_lines_).push_back(std::move(line));
   have_thread();  // which ends the lines that are not used any more
   return told == Teller::Line::Told::kYes && !is_cut_;
 }
 
 bool Notifier::inode_now(NodeId id) {
-  return tell(inode_message(id, 0), Patience::kShort);
+  return tell(inode_message(id, 0), Waiting::kShort);
 }
 
 bool Notifier::links_now(std::span<const NodeId> ids) {
@@ -195,28 +198,33 @@ void Notifier::was_late() {
   state_->set_untold();
 }
 
-void Notifier::drain_while_told(std::chrono::seconds patience) {
-  std::unique_lock lock(mutex_);
-  have_thread();
-  if (!is_running_) tell_in_place(lock);
+void Notifier::drain_while_told(std::chrono::seconds timeout) {
+  if (takes_telling_over()) tell_in_place();
+  const MutexLock lock(mutex_);
   if (!is_running_ && !queue_.empty()) return Teller::look_after();  // it was late already
-  const auto is_told = [this, last = pushed_] { return is_cut_ || told_ >= last; };
-  for (auto seen = told_; !changed_.wait_for(lock, patience, is_told); seen = told_) {
+  const auto is_told = [this, last = pushed_]() REQUIRES(mutex_) { return is_cut_ || told_ >= last; };
+  for (auto seen = told_; !changed_.wait_for(mutex_, timeout, is_told); seen = told_) {
     if (told_ != seen) continue;
     was_late();
     return Teller::look_after();
   }
 }
 
+bool Notifier::takes_telling_over() {
+  const MutexLock lock(mutex_);
+  have_thread();
+  return !std::exchange(is_running_, true);
+}
+
 bool Notifier::drain_for(std::chrono::milliseconds time) {
-  std::unique_lock lock(mutex_);
-  const auto is_told = [this, last = pushed_] { return told_ >= last; };
-  changed_.wait_for(lock, time, [&] { return is_cut_ || is_told(); });
+  const MutexLock lock(mutex_);
+  const auto is_told = [this, last = pushed_]() REQUIRES(mutex_) { return told_ >= last; };
+  changed_.wait_for(mutex_, time, [&]() REQUIRES(mutex_) { return is_cut_ || is_told(); });
   return is_told();
 }
 
 void Notifier::cut() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   is_cut_ = true;
   queue_.clear();
   changed_.notify_all();

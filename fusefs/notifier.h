@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -15,6 +14,7 @@
 
 #include "fusefs/operations.h"
 #include "fusefs/teller.h"
+#include "policy/thread_annotations.h"
 
 namespace okcvm::fusefs {
 
@@ -26,11 +26,11 @@ class Notifier final : public Invalidator {
   ~Notifier() override { stop(); }
 
   /// `device` is borrowed; it is that of the mount at this path.
-  void start(int device, const std::filesystem::path& mount_point, SessionState& state);
+  void start(int device, const std::filesystem::path& mount_point, SessionState& state) EXCLUDES(mutex_);
   /// Waits for nothing that is being told any more; what was not told yet is dropped.
-  void cut();
+  void cut() EXCLUDES(mutex_);
   /// The same, and ends the thread. Nothing may be asked afterwards.
-  void stop();
+  void stop() EXCLUDES(mutex_);
 
   void entry(NodeId parent, const std::string& name) override { push({parent, name, Manner::kDrop}); }
   void expire(NodeId parent, const std::string& name) override {
@@ -53,18 +53,18 @@ class Notifier final : public Invalidator {
   /// Waits until everything asked for before was told, but not for a program that keeps a directory locked:
   /// where nothing could be told for a while the rest is told when it can be, at the latest by the next
   /// daemon.
-  void drain() override { drain_while_told(kPatience); }
+  void drain() override { drain_while_told(kTimeout); }
   /// The same, with another time in which nothing could be told.
-  void drain_while_told(std::chrono::seconds patience);
+  void drain_while_told(std::chrono::seconds timeout) EXCLUDES(mutex_);
   /// How often it was not waited for to the end.
   std::uint64_t times_late() const { return times_late_; }
   /// Whether that was so in this time.
-  bool drain_for(std::chrono::milliseconds time);
+  bool drain_for(std::chrono::milliseconds time) EXCLUDES(mutex_);
 
  private:
-  static constexpr std::chrono::seconds kPatience{2};
+  static constexpr std::chrono::seconds kTimeout{2};
   static constexpr std::size_t kMostLate = 8;
-  enum class Patience : std::uint8_t { kShort, kEndless };
+  enum class Waiting : std::uint8_t { kShort, kEndless };
   /// What becomes of a name; what comes after the "Or" is for a kernel that cannot let it expire.
   enum class Manner : std::uint8_t { kDrop, kExpireOrNothing, kExpireOrDrop, kLookUp };
   struct Notice {
@@ -74,36 +74,41 @@ class Notifier final : public Invalidator {
     std::function<void(bool told)> then = {};  // after_changes_in(), look_up()
     std::uint64_t inode = 0;                   // look_up()
   };
-  void push(Notice notice);
-  void have_thread();
+  void push(Notice notice) EXCLUDES(mutex_);
+  void have_thread() REQUIRES(mutex_);
   /// The next daemon is to tell everything.
   void was_late();
-  void run();
-  void tell_next(std::unique_lock<std::mutex>& lock, Patience patience);
-  void tell_in_place(std::unique_lock<std::mutex>& lock);
+  void run() EXCLUDES(mutex_);
+  /// One round of what is asked for; false: nothing is.
+  bool tell_next(Waiting waiting) EXCLUDES(mutex_);
+  void tell_in_place() EXCLUDES(mutex_);
+  /// Whether the caller is to tell in place, as no thread does or can be had.
+  bool takes_telling_over() EXCLUDES(mutex_);
   std::vector<std::byte> message_of(const Notice& notice) const;
   /// Comes back when the kernel has taken them (true, unless the last looks for what is not there), or nobody
   /// may wait any more.
-  bool tell(std::vector<std::byte> notices, Patience patience = Patience::kEndless);
-  std::shared_ptr<Teller::Line> take_line();
+  bool tell(std::vector<std::byte> notices, Waiting waiting = Waiting::kEndless) EXCLUDES(mutex_);
+  std::shared_ptr<Teller::Line> take_line() EXCLUDES(mutex_);
   /// Whether so many wait for the kernel that no more should.
-  bool is_held_up();
+  bool is_held_up() EXCLUDES(mutex_);
   /// Answers whether it was told, not cut.
-  bool give_back(std::shared_ptr<Teller::Line> line, Teller::Line::Told told);
+  bool give_back(std::shared_ptr<Teller::Line> line, Teller::Line::Told told) EXCLUDES(mutex_);
 
   int device_ = -1;
   std::string mount_point_;
   SessionState* state_ = nullptr;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Notice> queue_;
-  std::uint64_t pushed_ = 0, told_ = 0;  // so many
+  Mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<Notice> queue_ GUARDED_BY(mutex_);
+  std::uint64_t pushed_ GUARDED_BY(mutex_) = 0, told_ GUARDED_BY(mutex_) = 0;  // so many
   std::atomic<std::uint64_t> times_late_ = 0;
-  bool is_cut_ = false;
-  bool is_running_ = false;                                // somebody tells, mostly thread_
-  std::vector<std::shared_ptr<Teller::Line>> lines_;       // all of them
-  std::vector<std::shared_ptr<Teller::Line>> idle_lines_;  // of which nobody tells just now
-  std::vector<std::shared_ptr<Teller::Line>> late_lines_;  // for which nobody waits any more
+  bool is_cut_ GUARDED_BY(mutex_) = false;
+  bool is_running_ GUARDED_BY(mutex_) = false;                           // somebody tells, mostly thread_
+  std::vector<std::shared_ptr<Teller::Line>> lines_ GUARDED_BY(mutex_);  // all of them
+  std::vector<std::shared_ptr<Teller::Line>> idle_lines_
+      GUARDED_BY(mutex_);  // of which nobody tells just now
+  std::vector<std::shared_ptr<Teller::Line>> late_lines_
+      GUARDED_BY(mutex_);  // for which nobody waits any more
   std::thread thread_;
 };
 

@@ -71,7 +71,7 @@ using ListVisitor = std::function<bool(const ListedName&)>;
 /// How many bytes of names are wanted next, as getdents64(2) gives them; 0: no more.
 using ListingAppetite = std::function<std::size_t()>;
 
-/// What the kernel must be told when something changed by another way than its own request.
+/// What the kernel must be told when something changed by another way than its own request. Thread-safe.
 class Invalidator {
  public:
   virtual ~Invalidator() = default;

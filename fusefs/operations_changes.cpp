@@ -391,7 +391,8 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
   // The host may put another's there at any moment.
   const bool as_owners = request.uid == status.st_uid && is_sticky_to(request, **place);
   const auto unlink = [&] { return ::unlinkat((*place)->file.get(), name, flags); };
-  if (with_faults("backing.unlink", [&] { return as_owners ? as_owner(request, unlink) : unlink(); }) != 0)
+  if (with_faults("backing.unlink",
+                  [&] { return as_owners ? as_caller_without_fowner(request, unlink) : unlink(); }) != 0)
     return fail_errno(as_owners && errno == EPERM ? ESTALE : errno);
   attributes_changed(parent);
   const Nameless inode = name_is_gone(**place, name, status, std::move(held));

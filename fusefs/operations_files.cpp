@@ -91,7 +91,7 @@ Result<Opened> Operations::register_open(const Request& request, const Node& nod
   const bool is_shared = rule_of(node.zone).changes_underneath;
   if ((flags & O_NONBLOCK) && wants_to_write(flags))
     if (const auto volume = workspace_.volume(node.key.volume))
-      expect_hasty_writer(volume->device(), node.key.inode);
+      expect_nonblocking_writer(volume->device(), node.key.inode);
   auto use =
       backings_.opened(node.id, flags, is_shared, [&](Backings::Purpose purpose) -> Result<FileDescriptor> {
         if (purpose == Backings::Purpose::kPass) {
@@ -283,7 +283,7 @@ void Operations::release(FileId id) {
   if ((file->flags & O_NONBLOCK) && wants_to_write(file->flags) && !left.writers)
     if (const auto node = nodes_.find(file->node))
       if (const auto volume = workspace_.volume(node->key.volume))
-        expect_no_hasty_writer(volume->device(), node->key.inode);
+        expect_no_nonblocking_writer(volume->device(), node->key.inode);
   if (wants_to_write(file->flags) && left.opens && !left.writers && !left.backing_id)
     hold_for_reading(file->node);
   if (left.dead && !left.opens)

@@ -16,7 +16,7 @@ namespace okcvm::fusefs {
 namespace {
 
 // The driver is the only writer of the managed zones and invalidates what it changes itself, so the kernel
-// may believe what it was told. Where the host can change files too, it asks again twice a second.
+// may believe what it was told. Where the host can change files too, it asks again after kSharedSeconds.
 constexpr double kManagedSeconds = 24 * 3600;
 constexpr double kSharedSeconds = 0.4;
 constexpr double kMomentSeconds = 0.001;  // rounded up to a tick of the kernel's clock

@@ -112,7 +112,8 @@ Result<Operations::Renamed> Operations::move(const Request& request, const Direc
   const bool from_sticky = is_sticky_to(request, from), to_sticky = has_target && is_sticky_to(request, to);
   const bool as_owners = (from_sticky || to_sticky) && (!from_sticky || request.uid == source.st_uid) &&
                          (!to_sticky || request.uid == target.st_uid);
-  if (with_faults("backing.rename", [&] { return as_owners ? as_owner(request, rename) : rename(); }) != 0) {
+  if (with_faults("backing.rename",
+                  [&] { return as_owners ? as_caller_without_fowner(request, rename) : rename(); }) != 0) {
     const int error = as_owners && errno == EPERM ? ESTALE : errno;
     if (!same_file) recorder_.record_refused_rename(from, name, to, new_name);
     return fail_errno(error);

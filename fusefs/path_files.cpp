@@ -47,26 +47,39 @@ FileInfo info_of_entry(const Entry& entry, std::string name) {
 
 // -- Walking
 
+Result<bool> PathFiles::take_mount_point(std::string_view& way, const std::string& asked) const {
+  if (!way.starts_with('/')) return false;
+  while (way.starts_with("//")) way.remove_prefix(1);
+  const auto& spellings = operations_.mount_points();
+  const auto mount_point = std::find_if(spellings.begin(), spellings.end(),
+                                        [way](const auto& each) { return is_below(way, each); });
+  if (mount_point == spellings.end())
+    return fail(Code::kPathTraversalBlocked, "the path, or a symbolic link on it, leads to the host", asked);
+  way.remove_prefix(mount_point->size());
+  return true;
+}
+
+Result<void> PathFiles::follow_link(NodeId link, Walk& walk, PendingParts& pending,
+                                    const std::string& asked) {
+  const auto text = operations_.read_link(link);
+  operations_.forget_own(link);
+  if (!text)
+    return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads out of the session", asked);
+  std::string_view way = *text;
+  const auto is_absolute = take_mount_point(way, asked);
+  if (!is_absolute) return fail(is_absolute.error());
+  if (*is_absolute) walk.rewind();
+  pending.add(way);
+  return {};
+}
+
 Result<Walk> PathFiles::walk(const Caller& caller, std::string_view path, Last last, const Making* making) {
   auto root = operations_.attributes(kRootNode);
   if (!root) return fail(root.error());
   Walk walk(operations_);
   walk.entries.push_back(*root);
   const std::string asked(path);
-  /// Without the mount point, where an absolute way has one.
-  const auto take_mount_point = [&](std::string_view& way) -> Result<bool> {
-    if (!way.starts_with('/')) return false;
-    while (way.starts_with("//")) way.remove_prefix(1);
-    const auto& spellings = operations_.mount_points();
-    const auto mount_point = std::find_if(spellings.begin(), spellings.end(),
-                                          [way](const auto& each) { return is_below(way, each); });
-    if (mount_point == spellings.end())
-      return fail(Code::kPathTraversalBlocked, "the path, or a symbolic link on it, leads to the host",
-                  asked);
-    way.remove_prefix(mount_point->size());
-    return true;
-  };
-  if (auto taken = take_mount_point(path); !taken) return fail(taken.error());
+  if (auto taken = take_mount_point(path, asked); !taken) return fail(taken.error());
   PendingParts pending(path);
   int links = 0;
   while (!pending.empty()) {
@@ -102,17 +115,10 @@ Result<Walk> PathFiles::walk(const Caller& caller, std::string_view path, Last l
       walk.push(*entry, std::move(*name));
       continue;
     }
-    auto text = operations_.read_link(entry->id);
-    operations_.forget_own(entry->id);
-    if (!text)
-      return fail(Code::kPathTraversalBlocked, "a symbolic link on the path leads out of the session", asked);
+    if (auto followed = follow_link(entry->id, walk, pending, asked); !followed)
+      return fail(followed.error());
     if (++links > kMaxLinks)
       return fail(Error{Code::kInvalidRequest, ELOOP, "too many symbolic links", asked});
-    std::string_view way = *text;
-    const auto is_absolute = take_mount_point(way);
-    if (!is_absolute) return fail(is_absolute.error());
-    if (*is_absolute) walk.rewind();
-    pending.add(way);
   }
   return walk;
 }

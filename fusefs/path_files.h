@@ -11,7 +11,8 @@
 
 namespace okcvm::fusefs {
 
-/// Nodes found along a path, referenced as the kernel would, and let go again with this object.
+/// Nodes found along a path, referenced as the kernel would, and let go again with this object. Not
+/// thread-safe.
 class Walk {
  public:
   explicit Walk(Operations& operations) : operations_(&operations) {}
@@ -70,6 +71,8 @@ class Walk {
 
 FileInfo info_of_entry(const Entry& entry, std::string name);
 
+class PendingParts;
+
 /// Files by path, in terms of Operations by node. Thread-safe.
 class PathFiles final : public Files {
  public:
@@ -115,6 +118,10 @@ class PathFiles final : public Files {
   /// Walks to `path`. The last entry may be absent (id 0); everything before it must be a directory that the
   /// caller may search. With `making`, the directories that are missing on the way are made, the last too.
   Result<Walk> walk(const Caller& caller, std::string_view path, Last last, const Making* making = nullptr);
+  /// Takes the mount point off an absolute way; false: it is relative.
+  Result<bool> take_mount_point(std::string_view& way, const std::string& asked) const;
+  /// What a link says comes next. Its node is let go.
+  Result<void> follow_link(NodeId link, Walk& walk, PendingParts& pending, const std::string& asked);
   /// With a reference of this process's own.
   Result<Entry> look_up(NodeId directory, const char* name);
   Result<Entry> own(Result<Entry> entry);

@@ -49,7 +49,7 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
   };
   while (walk.entries.size() >= top) {
     if (goes_on && !goes_on())
-      return fail(Code::kBusy, "the daemon is stopping: what is left stays; remove it again");
+      return fail(Code::kBusy, "the removal was given up halfway: what is left stays; remove it again");
     const Entry& entry = walk.last();
     if (!S_ISDIR(entry.attributes.st_mode)) {
       if (auto removed = remove_alone(); !removed) return removed;

@@ -9,6 +9,7 @@
 namespace okcvm::fusefs {
 
 /// The components of a path that are still to come, those of a link's text before what comes behind the link.
+/// Not thread-safe.
 class PendingParts {
  public:
   explicit PendingParts(std::string_view path) {

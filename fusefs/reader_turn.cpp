@@ -24,23 +24,23 @@ int places_for(int programs) {
 }  // namespace
 
 bool ReaderTurn::try_take() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stopped_ || readers_ >= places_) return false;
   ++readers_;
   return true;
 }
 
 void ReaderTurn::take_one_more() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++readers_;
 }
 
 bool ReaderTurn::take() {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stopped_) return false;
   if (readers_ >= places_) {
     ++waiting_;
-    const bool needed = wait(lock);
+    const bool needed = wait();
     --waiting_;
     if (!needed) return false;
     if (!watched_) freed_.notify_one();  // another one watches now
@@ -49,21 +49,21 @@ bool ReaderTurn::take() {
   return true;
 }
 
-bool ReaderTurn::wait(std::unique_lock<std::mutex>& lock) {
+bool ReaderTurn::wait() {
   auto useful_until = Clock::now() + kSurplus;
-  for (auto patience = kFirstLook; !stopped_;) {
+  for (auto interval = kFirstLook; !stopped_;) {
     const auto seen = requests_;
     const bool watches = !watched_;
-    if (watches) drowsy_ = patience > kDrowsyFrom;
+    if (watches) drowsy_ = interval > kDrowsyFrom;
     watched_ = true;
-    const auto until = watches ? std::min(Clock::now() + patience, useful_until) : useful_until;
-    const bool told = freed_.wait_until(lock, until) == std::cv_status::no_timeout;
+    const auto until = watches ? std::min(Clock::now() + interval, useful_until) : useful_until;
+    const bool told = freed_.wait_until(mutex_, until) == std::cv_status::no_timeout;
     if (watches) watched_ = false;
     const bool goes_on = requests_ != seen;
     if (readers_ < places_ && !stopped_ && (told || !goes_on)) return true;
     if (watches && goes_on) useful_until = Clock::now() + kSurplus;
     if (!told && Clock::now() >= useful_until) return false;
-    patience = told ? kFirstLook : goes_on ? std::min(2 * patience, kLongestBetweenLooks) : 2 * patience;
+    interval = told ? kFirstLook : goes_on ? std::min(2 * interval, kLongestBetweenLooks) : 2 * interval;
   }
   return false;
 }
@@ -73,7 +73,7 @@ bool ReaderTurn::leave(const Request& request) {
   bool wake_watcher = false;
   bool wake_one = request.may_take_long;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     --readers_;
     ++requests_;
     callers_.add(request.pid, request.was_waiting || serving_ > 0);
@@ -92,7 +92,7 @@ bool ReaderTurn::leave(const Request& request) {
 }
 
 bool ReaderTurn::retire() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   callers_.start_again();
   places_ = 1;
   if (readers_ == 1) return false;
@@ -102,7 +102,7 @@ bool ReaderTurn::retire() {
 
 void ReaderTurn::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopped_ = true;
   }
   freed_.notify_all();

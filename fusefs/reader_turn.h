@@ -3,9 +3,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <mutex>
 
 #include "fusefs/caller_count.h"
+#include "policy/thread_annotations.h"
 
 namespace okcvm::fusefs {
 
@@ -25,35 +25,35 @@ class ReaderTurn {
   };
 
   /// Takes the turn if it can be had now.
-  bool try_take();
+  bool try_take() EXCLUDES(mutex_);
   /// Waits for the turn; false when stopped, or when this thread was not needed for a while.
-  bool take();
+  bool take() EXCLUDES(mutex_);
   /// Takes the turn though there may be none left, for a request that is there already.
-  void take_one_more();
+  void take_one_more() EXCLUDES(mutex_);
   /// Gives the turn back with a request in hand. Answers whether nobody is there to take it: then another
   /// thread should be started.
-  bool leave(const Request& request);
+  bool leave(const Request& request) EXCLUDES(mutex_);
   /// The request of this thread was answered.
   void answered() { --serving_; }
   /// Gives the turn back because no request comes; false when nobody else would wait for one.
-  bool retire();
+  bool retire() EXCLUDES(mutex_);
   /// Several threads may have the turn.
   bool is_shared() const { return places_ > 1; }
   /// Nobody gets the turn any more.
-  void stop();
+  void stop() EXCLUDES(mutex_);
 
  private:
-  bool wait(std::unique_lock<std::mutex>& lock);
+  bool wait() REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::condition_variable freed_;
-  CallerCount callers_;
-  int readers_ = 0;
-  std::uint64_t requests_ = 0;
-  int waiting_ = 0;
-  bool watched_ = false;  // one of those who wait looks after the reader
-  bool drowsy_ = false;   // and, as nothing happened for a while, seldom
-  bool stopped_ = false;
+  Mutex mutex_;
+  std::condition_variable_any freed_;
+  CallerCount callers_ GUARDED_BY(mutex_);
+  int readers_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t requests_ GUARDED_BY(mutex_) = 0;
+  int waiting_ GUARDED_BY(mutex_) = 0;
+  bool watched_ GUARDED_BY(mutex_) = false;  // one of those who wait looks after the reader
+  bool drowsy_ GUARDED_BY(mutex_) = false;   // and, as nothing happened for a while, seldom
+  bool stopped_ GUARDED_BY(mutex_) = false;
   std::atomic<int> places_{1};   // changed under the lock
   std::atomic<int> serving_{0};  // requests of programs in hand
 };

@@ -15,7 +15,7 @@ constexpr std::size_t kStackSize = 512 * 1024;
 }  // namespace
 
 bool RequestLoop::add_thread() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (threads_ >= kMaxThreads + std::min(channel_.waiting(), kMostWaiting) || ended_) return false;
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);
@@ -45,15 +45,15 @@ void RequestLoop::serve() {
     request.size = static_cast<std::size_t>(size);
     fuse_session_process_buf(session_, &request);
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (--threads_ > 0) return;
   ended_ = true;
   last_ended_.notify_all();
 }
 
 void RequestLoop::join() {
-  std::unique_lock lock(mutex_);
-  last_ended_.wait(lock, [this] { return threads_ == 0; });
+  const MutexLock lock(mutex_);
+  while (threads_ > 0) last_ended_.wait(mutex_);
 }
 
 }  // namespace okcvm::fusefs

@@ -2,10 +2,10 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <mutex>
 
 #include "fusefs/channel.h"
 #include "fusefs/protocol.h"
+#include "policy/thread_annotations.h"
 
 namespace okcvm::fusefs {
 
@@ -18,9 +18,9 @@ class RequestLoop {
   ~RequestLoop() { join(); }
 
   /// Starts one more thread unless there are enough. Failure is harmless while any thread is left.
-  bool add_thread();
+  bool add_thread() EXCLUDES(mutex_);
   /// Waits until every thread has ended: the mount is gone or the channel was stopped.
-  void join();
+  void join() EXCLUDES(mutex_);
   bool ended() const { return ended_; }
 
  private:
@@ -31,9 +31,9 @@ class RequestLoop {
 
   fuse_session* session_;
   Channel& channel_;
-  std::mutex mutex_;
-  std::condition_variable last_ended_;
-  int threads_ = 0;
+  Mutex mutex_;
+  std::condition_variable_any last_ended_;
+  int threads_ GUARDED_BY(mutex_) = 0;
   std::atomic<bool> ended_{false};
 };
 

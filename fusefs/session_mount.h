@@ -41,8 +41,10 @@ struct MountConfig {
   mode_t root_mode = 0700;
   timespec created_at{};
   Passthrough passthrough = Passthrough::kAuto;
-  bool file_handles = true;    // off: keep a descriptor open for every node (for tests; slower, unbounded)
-  bool record_changes = true;  // off: no snapshots will be taken of this session
+  /// Off: as on a file system without file handles, a descriptor is kept open for every node (for tests;
+  /// slower; ENFILE past descriptors_for_one_session()).
+  bool file_handles = true;
+  bool record_changes = true;      // off: no snapshots will be taken of this session
   bool is_as_snapshotted = false;  // the workspace was written out of the newest snapshot and not used yet
   std::vector<std::string> symlink_host_roots;
   std::vector<Skill> skills;
@@ -64,11 +66,12 @@ struct MountStatistics {
   std::uint64_t denials = 0;                          // EROFS, EPERM and EXDEV of our own rules
   std::uint64_t nodes = 0;                            // inodes that the kernel knows
   std::uint64_t open_files = 0;
-  std::uint64_t open_directories = 0;                 // descriptors in the directory cache
-  bool passthrough = false;                           // in use
-  std::uint32_t protocol_minor = 0;                   // of the kernel, FUSE 7.x
-  bool survives_daemon = false;                       // the kernel can resend, inodes are found again
-  std::chrono::system_clock::time_point last_used{};  // in seconds; 1970 if never by this daemon
+  std::uint64_t open_directories = 0;  // descriptors in the directory cache
+  bool passthrough = false;            // in use
+  std::uint32_t protocol_minor = 0;    // of the kernel, FUSE 7.x
+  bool survives_daemon = false;        // the kernel can resend, inodes are found again
+  std::chrono::system_clock::time_point
+      last_used{};  // to the second; the epoch if not since this daemon began
 };
 
 /// One session's file system: the mount, its request loop and the state behind it. Thread-safe.

@@ -24,10 +24,10 @@ ShortChild::~ShortChild() {
   ::waitpid(pid_, nullptr, WNOHANG);
 }
 
-std::optional<int> ShortChild::status_within(int patience) {
+std::optional<int> ShortChild::status_within(std::chrono::milliseconds timeout) {
   pollfd ended{handle_.get(), POLLIN, 0};
   int ready = 0;
-  do ready = ::poll(&ended, 1, patience);
+  do ready = ::poll(&ended, 1, static_cast<int>(timeout.count()));
   while (ready < 0 && errno == EINTR);
   int status = 0;
   if (ready != 1 || ::waitpid(pid_, &status, 0) != pid_) return std::nullopt;

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <optional>
 
 #include "policy/file_descriptor.h"
@@ -30,8 +31,8 @@ class ShortChild final {
 
   /// False where the host has no room for it.
   explicit operator bool() const { return static_cast<bool>(handle_); }
-  /// Its exit status, -1 if a signal ended it; none if it does not end in this time (milliseconds).
-  std::optional<int> status_within(int patience);
+  /// Its exit status, -1 if a signal ended it; none if it does not end in this time.
+  std::optional<int> status_within(std::chrono::milliseconds timeout);
   /// Ends it, and waits until the kernel lets it go.
   void end();
 

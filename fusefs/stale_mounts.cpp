@@ -19,7 +19,7 @@
 namespace okcvm::fusefs {
 namespace {
 
-constexpr int kPatienceMilliseconds = 1000;
+constexpr std::chrono::seconds kAnswerTimeout{1};
 constexpr int kDead = 1;
 constexpr std::string_view kMountPrefix = "okcvm-";
 
@@ -35,7 +35,7 @@ Service service_of(const char* mount_point, bool may_end) {
     return failed && (errno == ENOTCONN || errno == ECONNABORTED) ? kDead : 0;
   });
   if (!child) return Service::kServed;
-  if (const auto status = child.status_within(kPatienceMilliseconds))
+  if (const auto status = child.status_within(kAnswerTimeout))
     return status == kDead ? Service::kNone : Service::kServed;
   if (!may_end) return Service::kServed;
   // What a dead daemon's notice waits for may wait for that daemon, and keeps its device open meanwhile.

@@ -260,26 +260,27 @@ std::shared_ptr<Teller::Line> Teller::Line::open(const std::string& mount_point)
   return std::shared_ptr<Line>(new Line(std::move(here)));
 }
 
-Told Teller::Line::tell(int device, std::span<std::byte> notices, int patience) const {
-  return socket_ && Message(notices).send(socket_.get(), device) ? wait(device, notices, patience)
-                                                                 : tell_alone(device, notices, patience);
+Told Teller::Line::tell(int device, std::span<std::byte> notices, std::chrono::milliseconds timeout) const {
+  return socket_ && Message(notices).send(socket_.get(), device) ? wait(device, notices, timeout)
+                                                                 : tell_alone(device, notices, timeout);
 }
 
-Told Teller::Line::wait(int device, std::span<std::byte> notices, int patience) const {
+Told Teller::Line::wait(int device, std::span<std::byte> notices, std::chrono::milliseconds timeout) const {
   pollfd answer{socket_.get(), POLLIN, 0};
-  if (again([&] { return ::poll(&answer, 1, patience); }) == 0) return Told::kLate;
+  if (again([&] { return ::poll(&answer, 1, static_cast<int>(timeout.count())); }) == 0) return Told::kLate;
   auto told = Told::kYes;
   return again([&] { return ::recv(socket_.get(), &told, 1, 0); }) == 1
              ? told
-             : tell_alone(device, notices, patience);
+             : tell_alone(device, notices, timeout);
 }
 
-Told Teller::Line::tell_alone(int device, std::span<std::byte> notices, int patience) const {
+Told Teller::Line::tell_alone(int device, std::span<std::byte> notices,
+                              std::chrono::milliseconds timeout) const {
   if (is_cut_) return Told::kYes;
   const bool may_wait = !mounts_are_kept || !mounts_are_kept() || !has_ended();
   if (may_wait) return write_notices(device, notices);  // told twice does no harm
   ShortChild child(device, [&] { return static_cast<int>(write_notices(device, notices)); });
-  const auto told = child ? child.status_within(patience) : std::nullopt;
+  const auto told = child ? child.status_within(timeout) : std::nullopt;
   return told && *told >= 0 ? static_cast<Told>(*told) : Told::kByNobody;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -39,19 +40,21 @@ class Teller final {
     /// waits for the kernel himself.
     static std::shared_ptr<Line> open(const std::string& mount_point);
     /// Writes these notices, each a whole message to the kernel, to `device`, and comes back when the kernel
-    /// has taken them, once cut() was called, or after this time (milliseconds): kLate. The line is of use
+    /// has taken them, once cut() was called, or after this time: kLate. The line is of use
     /// again once it is_done(), or one has waited for it. At most kMost bytes together. kNotFound: all were
     /// told, and the last is a look_up_message() that did not find its inode.
     enum class Told : std::uint8_t { kYes, kNotFound, kLate, kByNobody };
-    [[nodiscard]] Told tell(int device, std::span<std::byte> notices, int patience) const;
+    [[nodiscard]] Told tell(int device, std::span<std::byte> notices,
+                            std::chrono::milliseconds timeout) const;
     /// After kLate, for the same.
-    [[nodiscard]] Told wait(int device, std::span<std::byte> notices, int patience) const;
+    [[nodiscard]] Told wait(int device, std::span<std::byte> notices,
+                            std::chrono::milliseconds timeout) const;
     /// To be called after kLate alone.
     bool is_done() const;
     void cut();
 
    private:
-    Told tell_alone(int device, std::span<std::byte> notices, int patience) const;
+    Told tell_alone(int device, std::span<std::byte> notices, std::chrono::milliseconds timeout) const;
 
     explicit Line(FileDescriptor socket) : socket_(std::move(socket)) {}
     const FileDescriptor socket_;

@@ -35,7 +35,7 @@ Wakefulness::Wakefulness()
     : microseconds_(std::thread::hardware_concurrency() <= kFewProcessors ? kAwake : kLightly) {}
 
 void Wakefulness::start() try {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!running_) std::thread([this] { run(); }).detach();
   running_ = true;
   changed_.notify_one();
@@ -46,8 +46,8 @@ void Wakefulness::start() try {
 void Wakefulness::run() {
   for (;;) {
     {
-      std::unique_lock lock(mutex_);
-      if (!changed_.wait_for(lock, kEndAfter, [this] { return now() < until_; })) {
+      const MutexLock lock(mutex_);
+      if (!changed_.wait_for(mutex_, kEndAfter, [this] { return now() < until_; })) {
         running_ = false;
         return;
       }

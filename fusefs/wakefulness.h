@@ -4,7 +4,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <mutex>
+
+#include "policy/thread_annotations.h"
 
 namespace okcvm::fusefs {
 
@@ -52,15 +53,16 @@ class Wakefulness {
   static constexpr std::chrono::nanoseconds kHold = std::chrono::milliseconds(20);
 
   Wakefulness();
-  void start();
-  void run();
+  void start() EXCLUDES(mutex_);
+  void run() EXCLUDES(mutex_);
 
   const std::int32_t microseconds_;  // the longest that a processor may take to wake up
   std::atomic<std::int64_t> until_{0};
   std::atomic<bool> asleep_{true};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool running_ = false;  // the thread that asks the kernel; it ends when it has nothing to do for a while
+  Mutex mutex_;
+  std::condition_variable_any changed_;
+  bool running_ GUARDED_BY(mutex_) =
+      false;  // the thread that asks the kernel; it ends when it has nothing to do for a while
 };
 
 }  // namespace okcvm::fusefs

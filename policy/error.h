@@ -35,7 +35,8 @@ struct CodeText {
 CodeText text_of(Code code);
 
 /// What went wrong, in every vocabulary that an edge may need. `errno_value` is positive, never zero.
-/// `message` says what to do next and never shows a backing path; `path`, if any, is session-relative.
+/// `message` is for people: what failed and, of our own refusals, what to do next. None that a peer sees
+/// shows a backing path; `path`, if any, is session-relative.
 struct Error {
   Code code = Code::kInternal;
   int errno_value = EIO;

@@ -62,7 +62,8 @@ class Plan {
     }
     if (!file_.empty()) read_file();
   }
-  bool passed_the_last_point() { return ++points_ == kill_at_; }
+  /// Counts a point; true at that where the process is to die.
+  bool counts_to_death() { return ++points_ == kill_at_; }
   std::chrono::milliseconds delay_at(std::string_view name) const {
     return name == delay_name_ ? delay_ : std::chrono::milliseconds(0);
   }
@@ -146,7 +147,7 @@ void fault_point(const char* name) {
   {
     const std::lock_guard lock(mutex);
     plan.read();
-    if (plan.passed_the_last_point()) {
+    if (plan.counts_to_death()) {
       plan.take_line_away();
       ::kill(::getpid(), SIGKILL);
     }

@@ -49,9 +49,9 @@ bool may_be_held(const FileDescriptor& file);
 /// Somebody is about to open this file for writing without waiting (O_NONBLOCK): for a second, or until the
 /// next call, has_writers() says that somebody can write to it, instead of taking a lease, which would make
 /// that open fail. Answers once no lease of ours is in the way. Thread-safe.
-void expect_hasty_writer(dev_t device, ino_t inode);
+void expect_nonblocking_writer(dev_t device, ino_t inode);
 /// All who were expected there have closed it again.
-void expect_no_hasty_writer(dev_t device, ino_t inode);
+void expect_no_nonblocking_writer(dev_t device, ino_t inode);
 
 /// Whether anyone can write to the file that `fd` is open on for reading alone, be it through a mapping whose
 /// descriptor is closed: then a read lease is refused (fcntl(2), F_SETLEASE). Nothing where that cannot be

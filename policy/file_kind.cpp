@@ -4,6 +4,8 @@
 #include <array>
 #include <cstddef>
 
+#include "policy/utf8.h"
+
 namespace okcvm {
 namespace {
 
@@ -45,14 +47,6 @@ const ExtensionRow* row_of(std::string_view name) {
   return nullptr;
 }
 
-/// Cuts to at most `limit` bytes, before a UTF-8 sequence rather than inside it.
-std::string_view cut(std::string_view text, std::size_t limit) {
-  if (text.size() <= limit) return text;
-  std::size_t end = limit;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return text.substr(0, end);
-}
-
 }  // namespace
 
 std::string_view kind_of_file(std::string_view name) {
@@ -76,7 +70,7 @@ std::string safe_upload_name(std::string_view requested) {
 
   const auto dot = name.rfind('.');
   const auto extension = dot == name.npos || name.size() - dot > 16 ? std::string() : name.substr(dot);
-  return std::string(cut(name, kMaxUploadName - extension.size())) + extension;
+  return std::string(truncated_utf8(name, kMaxUploadName - extension.size())) + extension;
 }
 
 }  // namespace okcvm

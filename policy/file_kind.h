@@ -14,7 +14,7 @@ std::string_view content_type_of(std::string_view name);
 
 /// The name an upload gets in uploads/: the last component of what was asked for (either separator), without
 /// control characters, at most 200 bytes and cut between UTF-8 characters (a short extension stays); "upload"
-/// when nothing but spaces and dots is left. Leading dots and spaces at the ends stay otherwise.
+/// when nothing but spaces and dots is left. Otherwise leading dots, and spaces at either end, are kept.
 std::string safe_upload_name(std::string_view requested);
 
 }  // namespace okcvm

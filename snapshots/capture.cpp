@@ -19,8 +19,8 @@ namespace {
 constexpr std::size_t kLongestPath = PATH_MAX - 1;
 constexpr std::string_view kCannotRead = "a file of the session cannot be read, so no snapshot was taken";
 constexpr std::string_view kTooDeep =
-    "no snapshot was taken, for none holds paths of over 4095 bytes: move this directory up, or remove it, "
-    "and try again";
+    "no snapshot was taken: a path is longer than 4095 bytes; move this directory up, or remove it, and try "
+    "again";
 
 /// A directory that is marked only for its attributes or for something below it.
 bool stands_where_it_stood(const Node& node) {

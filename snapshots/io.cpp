@@ -83,7 +83,7 @@ Result<void> replace_file(int directory, const char* name, std::string_view byte
 Unexpected stopped() {
   return fail(
       Code::kBusy,
-      "the work was given up, as who asked for it is gone, or the session or the daemon ends: ask again");
+      "the work was given up: its client went away, or the session or the daemon is ending; try again");
 }
 
 Result<bool> is_there(const std::filesystem::path& path) {

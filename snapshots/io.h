@@ -23,7 +23,7 @@ Result<std::string> read_file(int directory, const char* name);
 enum class Durability : std::uint8_t { kLater, kNow };
 /// Replaces a file of our own in one step; `name` is one component.
 Result<void> replace_file(int directory, const char* name, std::string_view bytes, Durability durability);
-/// What work answers to whose Progress said no.
+/// The `busy` of work whose Progress answered false.
 Unexpected stopped();
 /// Whether something has this host path; a link itself counts.
 Result<bool> is_there(const std::filesystem::path& path);

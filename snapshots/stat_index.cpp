@@ -15,11 +15,12 @@
 namespace okcvm::snapshots {
 namespace {
 
-// Lines of a log: "+ PATH NUMBERS", "- PATH" (and all below), "> FROM TO", and at the end of what one
-// snapshot saw
-// "= COMMIT CRC BOOT", the checksum over the lines since the last such line. A log that was written anew
-// begins with
-// "# SIZE" of what it was then.
+// Lines of a log:
+//   + PATH NUMBERS    what is known of a path
+//   - PATH            it is gone, with all below it
+//   > FROM TO         it was renamed
+//   = COMMIT CRC BOOT ends what one snapshot saw; CRC is over the lines since the last "="
+//   # SIZE            the first line of a log that was written anew: its size then
 
 // A log above both is written anew: it has grown by as much as it held.
 constexpr std::uint64_t kSmallLog = 1 << 20;

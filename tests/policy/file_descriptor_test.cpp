@@ -34,17 +34,18 @@ class FileDescriptors : public ::testing::Test {
 TEST_F(FileDescriptors, AnExpectedWriterIsNoneOfAnotherFile) {
   const auto other = file("other");
   const struct stat status = status_of(other);
-  for (ino_t inode = 1; inode <= 10'000; ++inode) expect_hasty_writer(status.st_dev, status.st_ino + inode);
-  expect_hasty_writer(status.st_dev + 1, status.st_ino);
+  for (ino_t inode = 1; inode <= 10'000; ++inode)
+    expect_nonblocking_writer(status.st_dev, status.st_ino + inode);
+  expect_nonblocking_writer(status.st_dev + 1, status.st_ino);
   EXPECT_EQ(has_writers(other.get()), false);
 }
 
 TEST_F(FileDescriptors, AWriterIsExpectedUntilItHasClosed) {
   const auto awaited = file("awaited");
   const struct stat status = status_of(awaited);
-  expect_hasty_writer(status.st_dev, status.st_ino);
+  expect_nonblocking_writer(status.st_dev, status.st_ino);
   EXPECT_EQ(has_writers(awaited.get()), true);
-  expect_no_hasty_writer(status.st_dev, status.st_ino);
+  expect_no_nonblocking_writer(status.st_dev, status.st_ino);
   EXPECT_EQ(has_writers(awaited.get()), false);
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kFirstPassed = 3;  // SD_LISTEN_FDS_START
 constexpr int kOutOfTheWay = 200;
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kTimeout{30};
 
 sockaddr_un address_of(const std::filesystem::path& path) {
   sockaddr_un address{};
@@ -136,7 +136,7 @@ void ServiceManager::signal(int number) const {
 }
 
 int ServiceManager::wait_for_end() {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTimeout;
   int status = 0;
   bool killed = false;
   while (::waitpid(child_, &status, WNOHANG) != child_) {
@@ -214,7 +214,7 @@ void ServiceManager::take(Notification notification, std::vector<FileDescriptor>
 std::optional<Notification> ServiceManager::heard(const Wanted& wanted, std::size_t how_many) {
   std::unique_lock lock(mutex_);
   std::optional<Notification> found;
-  heard_more_.wait_for(lock, kPatience, [&] {
+  heard_more_.wait_for(lock, kTimeout, [&] {
     std::size_t seen = 0;
     for (const auto& notification : notifications_) {
       if (!wanted(notification)) continue;

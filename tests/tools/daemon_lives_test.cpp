@@ -317,8 +317,8 @@ TEST_F(DaemonLives, AreUnmountedByAStopThatComesRightAfterADeath) {
 }
 
 TEST_F(DaemonLives, EndOnlyAfterTheRequestsInHand) {
-  constexpr int kRequests = 6;                           // some at work, others waiting for their turn
-  constexpr int kLongerThanTheDaemonsPatience = 12'000;  // milliseconds
+  constexpr int kRequests = 6;                          // some at work, others waiting for their turn
+  constexpr int kLongerThanTheDaemonsTimeout = 12'000;  // milliseconds
   start();
   create({{"id", "s1"}});
   write(mount("s1") / "outputs/f", "bytes");
@@ -333,7 +333,7 @@ TEST_F(DaemonLives, EndOnlyAfterTheRequestsInHand) {
   const FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, serving_pid(), 0)));
   signal(SIGTERM);
   pollfd ends{process.get(), POLLIN, 0};
-  EXPECT_EQ(::poll(&ends, 1, kLongerThanTheDaemonsPatience), 0) << "ended";
+  EXPECT_EQ(::poll(&ends, 1, kLongerThanTheDaemonsTimeout), 0) << "ended";
   EXPECT_EQ(::flock(lock.get(), LOCK_UN), 0);
   EXPECT_EQ(wait_for_end(), 0);
   EXPECT_FALSE(std::filesystem::exists(mount("s1")));

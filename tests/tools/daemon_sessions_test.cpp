@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kTimeout{30};
 
 class DaemonSessions : public DaemonFixture {};
 
@@ -435,7 +435,7 @@ TEST_F(DaemonSessions, DoNotWaitForARepositoryThatIsAFifo) {
                      {"workdir_policy", "repo-bound"},
                      {"git_url", "https://example.org/r"}};
   auto session = std::async(std::launch::async, [&] { return create(request); });
-  const bool is_answered = session.wait_for(kPatience) == std::future_status::ready;
+  const bool is_answered = session.wait_for(kTimeout) == std::future_status::ready;
   EXPECT_TRUE(is_answered);
   if (!is_answered) {
     const FileDescriptor writer(::open(config.c_str(), O_RDWR | O_CLOEXEC));
@@ -453,7 +453,7 @@ TEST_F(DaemonSessions, AreBroughtBackWhenTheirWorkdirBecameALinkIntoThem) {
   std::filesystem::create_directory_symlink(mount("s1") / "outputs", workdir);
   kill_daemon();
   auto session = std::async(std::launch::async, [&] { return ask("GET", "/v1/sessions/s1").json(); });
-  const bool is_back = session.wait_for(kPatience) == std::future_status::ready;
+  const bool is_back = session.wait_for(kTimeout) == std::future_status::ready;
   EXPECT_TRUE(is_back);
   if (!is_back) end_mounts_below(root_);
   const auto found = session.get();

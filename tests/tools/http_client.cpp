@@ -10,7 +10,7 @@
 namespace okcvm::test {
 namespace {
 
-constexpr int kPatienceMilliseconds = 240'000;  // sanitizers are slow
+constexpr int kTimeoutMilliseconds = 240'000;  // sanitizers are slow
 
 }  // namespace
 
@@ -61,7 +61,7 @@ void HttpClient::end_sending() {
 bool HttpClient::fill() {
   if (!socket_) return false;
   pollfd waiting{socket_.get(), POLLIN, 0};
-  if (::poll(&waiting, 1, kPatienceMilliseconds) <= 0) return false;
+  if (::poll(&waiting, 1, kTimeoutMilliseconds) <= 0) return false;
   std::array<char, 65536> bytes{};
   const auto size = ::recv(socket_.get(), bytes.data(), bytes.size(), 0);
   if (size <= 0) return false;

@@ -70,8 +70,8 @@ class ServerTest : public ::testing::Test {
     std::filesystem::remove(path_);
   }
 
-  void stop(std::chrono::seconds patience) {
-    boost::asio::post(*io_, [=, this] { server_->stop(patience, [this] { io_->stop(); }); });
+  void stop(std::chrono::seconds timeout) {
+    boost::asio::post(*io_, [=, this] { server_->stop(timeout, [this] { io_->stop(); }); });
   }
 
   void restart(ServerLimits limits) {

@@ -127,7 +127,7 @@ TEST(Arguments, WrongUseIsRefusedWithTheWayToHelp) {
   EXPECT_THAT(refusal_of({"skill"}), HasSubstr("load, unload"));
   EXPECT_THAT(refusal_of({"skill", "eat"}), HasSubstr("load, unload"));
   EXPECT_THAT(refusal_of({"info"}), HasSubstr("needs ID"));
-  EXPECT_THAT(refusal_of({"info", "a", "b"}), HasSubstr("'b' is one word too many"));
+  EXPECT_THAT(refusal_of({"info", "a", "b"}), HasSubstr("'b' is an unexpected argument"));
   EXPECT_THAT(refusal_of({"info", "a", "--frob"}),
               HasSubstr("unknown option '--frob'; see 'okcvm help info'"));
   EXPECT_THAT(refusal_of({"info", "a", "-x"}), HasSubstr("unknown option '-x'"));

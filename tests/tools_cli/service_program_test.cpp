@@ -45,7 +45,7 @@ TEST_F(ServiceVerbs, EventsGoOnWithTheNextDaemon) {
   const auto ran = okcvm("events 12 --json");
   EXPECT_EQ(ran.out, "{\"n\":1}\n{\"n\":2}\n");
   EXPECT_EQ(ran.status, 1);
-  EXPECT_THAT(ran.err, HasSubstr("okcvm: note: the daemon died: asking the next one"));
+  EXPECT_THAT(ran.err, HasSubstr("okcvm: note: the connection broke: reconnecting"));
   EXPECT_THAT(ran.err, HasSubstr("okcvm: not_found: no such session"));
 }
 

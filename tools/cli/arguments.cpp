@@ -143,7 +143,7 @@ class Parser {
     const bool help = found_.has("help");
     if (found_.verb == nullptr) {
       if (help && plain_.empty()) return {};
-      if (plain_.empty()) return usage("say what to do" + help_hint(nullptr));
+      if (plain_.empty()) return usage("no verb given" + help_hint(nullptr));
       if (const auto seconds = second_words(plain_[0]); !seconds.empty()) {
         if (help) return explain_family();
         return usage("'" + plain_[0] + "' needs one of: " + seconds + help_hint(nullptr));
@@ -165,7 +165,7 @@ class Parser {
       }
     }
     if (at < plain_.size() && !help)
-      return usage("'" + plain_[at] + "' is one word too many" + help_hint(found_.verb));
+      return usage("'" + plain_[at] + "' is an unexpected argument" + help_hint(found_.verb));
     return {};
   }
 

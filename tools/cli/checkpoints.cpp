@@ -25,7 +25,7 @@ Outcome<std::string> read_document(const std::string& file) {
   input.read(document.data(), static_cast<std::streamsize>(document.size()));
   document.resize(static_cast<std::size_t>(input.gcount()));
   if (document.size() > kLargestDocument)
-    return refuse("invalid_request", "a checkpoint's document has at most 1 MiB");
+    return refuse("invalid_request", "a checkpoint's document may be at most 1 MiB");
   if (document.starts_with("\uFEFF")) document.erase(0, 3);
   if (!Json::accept(document))
     return refuse("invalid_request", (file == "-" ? "standard input" : file) + " is not a JSON document");

@@ -37,8 +37,8 @@ error_code system_error_code(int errno_value) {
 /// A connected Unix socket as Beast wants to see it, with a limit to each wait.
 class Stream {
  public:
-  Stream(FileDescriptor socket, std::chrono::milliseconds patience)
-      : socket_(std::move(socket)), patience_(patience) {}
+  Stream(FileDescriptor socket, std::chrono::milliseconds timeout)
+      : socket_(std::move(socket)), timeout_(timeout) {}
 
   template <typename Buffers>
   std::size_t read_some(const Buffers& buffers, error_code& error) {
@@ -105,10 +105,10 @@ class Stream {
   }
 
   bool wait(short what, error_code& error) const {
-    if (patience_.count() == 0) return true;
+    if (timeout_.count() == 0) return true;
     pollfd state{socket_.get(), what, 0};
     int ready = 0;
-    do ready = ::poll(&state, 1, static_cast<int>(patience_.count()));
+    do ready = ::poll(&state, 1, static_cast<int>(timeout_.count()));
     while (ready < 0 && errno == EINTR);
     if (ready == 0) error = system_error_code(ETIMEDOUT);
     if (ready < 0) error = system_error_code(errno);
@@ -116,7 +116,7 @@ class Stream {
   }
 
   FileDescriptor socket_;
-  std::chrono::milliseconds patience_;
+  std::chrono::milliseconds timeout_;
 };
 
 tl::unexpected<Failure> cannot_connect(int errno_value, const std::string& path) {
@@ -293,7 +293,7 @@ class Exchange {
 Outcome<Response> exchange(const std::string& path, const Request& request, const Sink* sink) {
   auto socket = connect_to(path);
   if (!socket) return tl::unexpected(socket.error());
-  return Exchange(request, sink, Stream(std::move(*socket), request.patience)).run();
+  return Exchange(request, sink, Stream(std::move(*socket), request.timeout)).run();
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct Request {
   std::string source_name;                                  // for messages: "report.pdf"
   std::function<void(std::uint64_t bytes)> sent;            // told how much of the body has been sent
   std::function<Outcome<void>(const Response&)> on_header;  // sees a good answer before its body
-  std::chrono::milliseconds patience{0};  // longest wait for a byte; 0: for as long as it takes
+  std::chrono::milliseconds timeout{0};  // longest wait for a byte; 0: for as long as it takes
 };
 
 /// What an answer that is an error says: the daemon's own code and message, with the path that they are
@@ -54,7 +54,7 @@ class Client {
 
   /// The answer, if its status is below 400. Otherwise the daemon's own code and message. `not_found` when no
   /// daemon listens, `forbidden` when the socket may not be opened, `internal` when the connection breaks,
-  /// `busy` when the daemon does not answer within the request's patience.
+  /// `busy` when the daemon does not answer within the request's timeout.
   Outcome<Response> send(const Request& request) const;
   /// The same, with the body of a good answer given to `sink` piece by piece (its `body` stays empty).
   Outcome<Response> send(const Request& request, const Sink& sink) const;

@@ -9,14 +9,40 @@ namespace okcvm::cli {
 
 namespace {
 
-/// A word's kind as the scripts below name it; "choice:a,b" carries its choices; empty: nothing to offer.
+/// A word's kind as the scripts below name it; "choice:a,b" carries its choices.
 std::string script_kind(Kind kind, const std::vector<std::string_view>& choices) {
-  constexpr std::array<std::string_view, 14> kNames{"",          "",         "",           "session", "skill",
-                                                    "loaded",    "snapshot", "checkpoint", "agent",   "file",
-                                                    "directory", "path",     "verb",       "choice"};
-  std::string name(kNames[static_cast<std::size_t>(kind)]);
-  for (std::size_t i = 0; i < choices.size(); ++i) name += (i == 0 ? ":" : ",") + std::string(choices[i]);
-  return name.empty() ? "nothing" : name;
+  switch (kind) {
+    case Kind::kText:
+    case Kind::kNumber:
+    case Kind::kCount:
+      return "nothing";
+    case Kind::kSession:
+      return "session";
+    case Kind::kSkill:
+      return "skill";
+    case Kind::kLoadedSkill:
+      return "loaded";
+    case Kind::kSnapshot:
+      return "snapshot";
+    case Kind::kCheckpoint:
+      return "checkpoint";
+    case Kind::kAgent:
+      return "agent";
+    case Kind::kHostFile:
+      return "file";
+    case Kind::kHostDirectory:
+      return "directory";
+    case Kind::kSessionPath:
+      return "path";
+    case Kind::kVerb:
+      return "verb";
+    case Kind::kChoice: {
+      std::string name = "choice";
+      for (std::size_t i = 0; i < choices.size(); ++i) name += (i == 0 ? ":" : ",") + std::string(choices[i]);
+      return name;
+    }
+  }
+  return "nothing";
 }
 
 /// The text between single quotes of a shell.

@@ -56,6 +56,16 @@ class ProgressReader {
   Json last_;
 };
 
+Outcome<Request> post_request(const std::string& target, const Json& body) {
+  auto bytes = to_body(body);
+  if (!bytes) return tl::unexpected(bytes.error());
+  Request request;
+  request.method = "POST";
+  request.target = target;
+  request.body = std::move(*bytes);
+  return request;
+}
+
 }  // namespace
 
 const Json& member_in(const Json& object, std::string_view key) {
@@ -144,13 +154,9 @@ Outcome<Json> Context::get_pages(const std::string& target, const Filters& filte
 }
 
 Outcome<Json> Context::post(const std::string& target, const Json& body) const {
-  auto bytes = to_body(body);
-  if (!bytes) return tl::unexpected(bytes.error());
-  Request request;
-  request.method = "POST";
-  request.target = target;
-  request.body = std::move(*bytes);
-  return send(request);
+  auto request = post_request(target, body);
+  if (!request) return tl::unexpected(request.error());
+  return send(*request);
 }
 
 Outcome<Json> Context::send(const Request& request) const {
@@ -167,13 +173,9 @@ Outcome<Json> Context::get_with_progress(const std::string& target, const std::s
 
 Outcome<Json> Context::post_with_progress(const std::string& target, const Json& body,
                                           const std::string& what) const {
-  auto bytes = to_body(body);
-  if (!bytes) return tl::unexpected(bytes.error());
-  Request request;
-  request.method = "POST";
-  request.target = target;
-  request.body = std::move(*bytes);
-  return send_with_progress(std::move(request), what);
+  auto request = post_request(target, body);
+  if (!request) return tl::unexpected(request.error());
+  return send_with_progress(std::move(*request), what);
 }
 
 Outcome<Json> Context::send_with_progress(Request request, const std::string& what) const {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -24,7 +25,7 @@ namespace {
 constexpr std::uint32_t kInitExt = 1U << 30;
 constexpr std::uint32_t kPassthrough2 = 1U << 5;
 constexpr std::uint32_t kHasResend2 = 1U << 7;
-constexpr int kPatience = 2000;  // milliseconds
+constexpr std::chrono::milliseconds kInitTimeout{2000};
 
 struct InitMessage {
   fuse_in_header header;
@@ -63,7 +64,7 @@ Reply be_a_server_for_one_message() {
       ::fsmount(file_system.get(), FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
   if (!mount) return fail("fsmount");
   pollfd ready{device.get(), POLLIN, 0};
-  if (::poll(&ready, 1, kPatience) <= 0) {
+  if (::poll(&ready, 1, static_cast<int>(kInitTimeout.count())) <= 0) {
     errno = ETIMEDOUT;
     return fail("wait for the first request");
   }

@@ -61,7 +61,7 @@ std::string overview() {
     text += verb_line(verb);
   }
   return text + "\nEvery verb takes\n" + options_text(common_options()) +
-         "\nExit status: 0 done, 1 refused or failed, 2 wrong use. More: okcvm help VERB, man okcvm.\n";
+         "\nExit status: 0 done, 1 refused or failed, 2 usage error. More: okcvm help VERB, man okcvm.\n";
 }
 
 std::string help_text(const Verb& verb) {

@@ -33,7 +33,8 @@ Outcome<void> run_words(const std::vector<std::string>& words) {
   return verb->run(context);
 }
 
-/// A standard stream that was closed would be the next socket, and get what is printed.
+/// A standard stream that is closed would leave its number to the next socket, which would get what is
+/// printed.
 void hold_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(stream, F_GETFD) < 0)  // opened for what it is not used for: reading and writing stay errors

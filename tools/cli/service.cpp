@@ -16,7 +16,7 @@ namespace okcvm::cli::run {
 
 namespace {
 
-constexpr std::chrono::milliseconds kHealthPatience{3000};
+constexpr std::chrono::milliseconds kHealthTimeout{3000};
 constexpr std::size_t kRowsOfTop = 20;
 constexpr const char* kAllSessions = "10000";  // as many as the daemon lists at once
 constexpr std::uint64_t kHour = 3600;
@@ -25,7 +25,7 @@ constexpr std::uint64_t kDay = 24 * kHour;
 Outcome<Json> ask_health(const Context& context) {
   Request request;
   request.target = "/v1/health";
-  request.patience = kHealthPatience;
+  request.timeout = kHealthTimeout;
   return context.send(request);
 }
 
@@ -171,10 +171,10 @@ Outcome<void> events(Context& context) {
       if (!is_over) return {};
       return tl::unexpected(Failure{"", "", kDone, true});  // ends the request, not the work
     });
-    if (response) return refuse("busy", "the daemon ended the stream: it stops, or another takes over");
+    if (response) return refuse("busy", "the daemon ended the stream: it is stopping or being replaced");
     if (is_over && response.error().status == kDone) return {};
     if (is_over || !was_heard) return tl::unexpected(response.error());
-    context.note("the daemon died: asking the next one; there may be events that nobody told");
+    context.note("the connection broke: reconnecting; events in between may be missing");
   }
 }
 
@@ -231,7 +231,7 @@ Outcome<void> doctor(Context& context) {
                                 : context.print(text);
   if (!printed || failures == 0) return printed;
   return refuse("forbidden", "okcvmd cannot work on this host until " + count_of(failures, "finding") +
-                                 " marked fail " + (failures == 1 ? "is" : "are") + " mended");
+                                 " marked fail " + (failures == 1 ? "is" : "are") + " fixed");
 }
 
 }  // namespace okcvm::cli::run

@@ -257,7 +257,8 @@ Outcome<void> remove(Context& context) {
   if (found) {
     const auto whole = text_in(*found, "id");
     const bool is_made_up = whole.size() == kMadeUp && is_hexadecimal(whole);
-    ((is_made_up && id.size() >= kEnough) || whole == id ? id : longer) = whole;
+    const bool is_meant = whole == id || (is_made_up && id.size() >= kEnough);
+    (is_meant ? id : longer) = whole;
   }
 
   Request request;

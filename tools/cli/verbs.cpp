@@ -11,15 +11,16 @@ namespace {
 const Argument kId{"ID", Kind::kSession};
 const Argument kPath{"PATH", Kind::kSessionPath};
 const Option kLimit{"limit", 'n', "N", "At most N rows.", Kind::kCount};
-const Option kNames{"names", 0, "", "Only what changed, without the text."};
-const Option kForce{"force", 0, "", "Also while files are open in it."};
-const Option kWorkdirPolicy{"workdir-policy",
-                            0,
-                            "POLICY",
-                            "Whose directory it is.",
-                            Kind::kChoice,
-                            false,
-                            {"managed", "existing", "repo-bound"}};
+const Option kNames{"names", 0, "", "List what changed, without text diffs."};
+const Option kForce{"force", 0, "", "Even while files are open in it."};
+const Option kWorkdirPolicy{
+    "workdir-policy",
+    0,
+    "POLICY",
+    "managed: no directory; existing: DIR; repo-bound: DIR, or the remembered one, if it is a clone of URL.",
+    Kind::kChoice,
+    false,
+    {"managed", "existing", "repo-bound"}};
 const Option kDevice{"device-id", 0, "DEVICE",
                      "The device whose directory this is; remembered with the task."};
 const Option kGitUrl{"git-url", 0, "URL", "The repository that a repo-bound workdir must be a clone of."};
@@ -97,9 +98,8 @@ std::vector<Verb> session_verbs() {
       {"delete",
        group,
        "Delete a session with its files and snapshots",
-       "Deleting what is not there is no error. Half of an id of 8 hex digits may stand for it; any other is "
-       "named in "
-       "full.",
+       "Deleting what is not there is no error. The first 4 digits or more are enough of a "
+       "generated id (8 hex digits); any other is named in full.",
        {kId},
        {},
        "DELETE /v1/sessions/{id}",
@@ -110,7 +110,7 @@ std::vector<Verb> session_verbs() {
        "Sessions with open files are kept. Anyone but root cleans only sessions of their own.",
        {},
        {{"older-than-days", 0, "N",
-         "Not used for N days; by default what the daemon is set to (7). Where that is 0, N is needed.",
+         "Not used for N days; by default okcvmd's --session-ttl-days (7), required where that is 0.",
          Kind::kNumber},
         {"dry-run", 0, "", "Only say which."}},
        "POST /v1/clean",
@@ -194,7 +194,7 @@ std::vector<Verb> file_verbs() {
        run::read},
       {"write",
        group,
-       "Replace a file of a session by standard input, at once or not at all",
+       "Write standard input to a file of a session, atomically",
        "Parent directories are made. What is new belongs to who runs this.",
        {kId, kPath},
        {{"from", 'f', "FILE", "Take the bytes from FILE instead.", Kind::kHostFile},
@@ -323,19 +323,17 @@ std::vector<Verb> conversation_verbs() {
        "FILE defaults to standard input.",
        {kId, {"FILE", Kind::kHostFile, true}},
        {{"id", 0, "ID", "The checkpoint's name."},
-        {"parent", 0, "CHECKPOINT", "The one it follows; by default the one worked on last.",
-         Kind::kCheckpoint},
+        {"parent", 0, "CHECKPOINT", "The one it follows; by default the current one.", Kind::kCheckpoint},
         {"snapshot", 0, "SNAP", "The snapshot that belongs to it.", Kind::kSnapshot},
         {"with-snapshot", 0, "", "Take that snapshot now."}},
        "POST /v1/sessions/{id}/checkpoints",
        run::checkpoint_save},
       {"checkpoint load",
        group,
-       "Print a checkpoint's document, by default the one worked on",
+       "Print a checkpoint's document, by default the current one",
        "",
        {kId, {"CHECKPOINT", Kind::kCheckpoint, true}},
-       {{"restore", 0, "",
-         "Also go back to it: it becomes the one worked on, and its snapshot is restored."}},
+       {{"restore", 0, "", "Also go back to it: it becomes the current one, and its snapshot is restored."}},
        "GET /v1/sessions/{id}/checkpoints/{checkpoint}",
        run::checkpoint_load},
       {"checkpoint list",
@@ -352,13 +350,20 @@ std::vector<Verb> conversation_verbs() {
 std::vector<Verb> host_verbs() {
   const Group group = Group::kHost;
   return {
-      {"status", group, "Say how the daemon is", "", {}, {}, "GET /v1/health", run::status},
+      {"status",
+       group,
+       "Show the daemon's health and main settings",
+       "",
+       {},
+       {},
+       "GET /v1/health",
+       run::status},
       {"top",
        group,
        "Watch sessions at work, the busiest first",
-       "Requests are those that reached the daemon: reads and writes of open files usually do not. Off a "
-       "terminal it "
-       "prints one table, of what happened in the interval before it, and ends, unless told otherwise.",
+       "Requests are those that reached the daemon: reads and writes of open files usually do not. Where "
+       "standard output is no terminal, prints one table, for one interval, and ends, unless --count says "
+       "otherwise.",
        {},
        {{"interval", 'i', "SECONDS", "Between two looks (2).", Kind::kNumber},
         {"count", 'c', "N", "End after N tables.", Kind::kNumber},

@@ -35,9 +35,9 @@ constexpr std::chrono::hours kCleanEvery{24};
 constexpr std::chrono::seconds kLongestCleanAtStop{30};
 constexpr std::chrono::hours kFirstCleanAfter{
     1};  // where daemons are replaced daily, none lives to its second
-constexpr std::chrono::seconds kPatienceAtStop{10};
-constexpr std::chrono::minutes kLongestEnd{2};  // TimeoutStopSec of the unit
-constexpr std::chrono::seconds kPatienceAtReplacement{kLongestEnd - kPatienceAtStop};
+constexpr std::chrono::seconds kTimeoutAtStop{10};
+constexpr std::chrono::minutes kStopTimeout{2};  // TimeoutStopSec of the unit
+constexpr std::chrono::seconds kTimeoutAtReplacement{kStopTimeout - kTimeoutAtStop};
 
 SessionsConfig sessions_config(const Options& options) {
   return {options.state_dir,
@@ -125,9 +125,8 @@ sigset_t stop_signals() {
   return signals;
 }
 
-/// What a large snapshot or restore took, the allocator would keep for another one, which may never come.
-/// What was given back counts as free to it, as before: how much there is besides what is in use, the kernel
-/// tells.
+/// After large work the allocator keeps what was freed. This gives it back once what is resident (to it, what
+/// was given back is free as before: the kernel tells) exceeds what is in use by more than kMostKept.
 void give_back_memory() {
   constexpr std::size_t kMostKept = 32 << 20;  // bytes
   static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -215,7 +214,7 @@ class Running {
 
   void clean_old(std::chrono::seconds at_most) {
     if (clock_.was_set()) {
-      log_warning("the clock was set: no session is taken for unused, but all count as used now");
+      log_warning("the clock was set: nobody knows how long sessions were unused, so all count as used now");
       return sessions_.count_all_as_used();
     }
     const auto until = std::chrono::steady_clock::now() + at_most;
@@ -259,10 +258,10 @@ class Running {
     if (!leave_mounts_)
       manager_.stopping();
     else if (manager_.watch_interval())
-      manager_.end_within(kLongestEnd);  // for the manager it runs still; the work in hand takes its time
+      manager_.end_within(kStopTimeout);  // for the manager it runs still; the work in hand takes its time
     if (is_first)
       for (auto* timer : {&watch_, &minute_, &clean_}) timer->cancel();
-    server_.stop(leave_mounts_ ? kPatienceAtReplacement : kPatienceAtStop, [this] { io_.stop(); });
+    server_.stop(leave_mounts_ ? kTimeoutAtReplacement : kTimeoutAtStop, [this] { io_.stop(); });
   }
 
   void watch_teller() {
@@ -336,7 +335,7 @@ Result<void> run(const Options& options, Backends backends) {
     log_warning("the run directory {} is on a disk, which makes sessions slow: use a tmpfs, as /run is",
                 options.run_dir.string());
   if (!may_lease_files_of_others())
-    log_warning("CAP_LEASE is missing: snapshots read again each time what was ever open for writing");
+    log_warning("CAP_LEASE is missing: each snapshot reads again every file that was ever open for writing");
   auto state_lock = DirectoryLock::take(options.state_dir, "--state-dir");
   if (!state_lock) return fail(state_lock.error());
   // What mounts of another daemon leave to its next would be taken for what a dead one left.

@@ -32,7 +32,7 @@ namespace okcvm::daemon {
 namespace {
 
 constexpr int kBacklog = 1024;  // connections that wait while a daemon is replaced
-constexpr std::chrono::seconds kLongestEnd{5};
+constexpr std::chrono::seconds kDyingTimeout{5};
 
 /// A directory of root's that nobody else can write to; made with its parents if it is absent.
 Result<void> make_directory(const std::filesystem::path& path, mode_t mode) {
@@ -109,7 +109,7 @@ bool is_ending(const std::string& pid) {
 
 /// Waits a moment for a process that is in the way while it ends. False: that is no use.
 bool wait_for_end(const std::string& pid, std::chrono::steady_clock::time_point since) {
-  if (!is_ending(pid) || std::chrono::steady_clock::now() > since + kLongestEnd) return false;
+  if (!is_ending(pid) || std::chrono::steady_clock::now() > since + kDyingTimeout) return false;
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return true;
 }
@@ -172,7 +172,7 @@ Result<void> check_host(const Options& options) {
                                      " is no directory: make it, or use --mount-root");
   if (status.st_uid != 0 || (status.st_mode & 022))
     log_warning(
-        "the mount root {} can be written to by others, who may so stand in the way of mounts: "
+        "the mount root {} can be written to by others, who can keep sessions from being mounted: "
         "use chmod 755",
         options.mount_root.string());
   return {};

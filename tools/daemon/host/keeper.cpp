@@ -38,7 +38,7 @@ constexpr milliseconds kLongestAfterKill{300};
 constexpr int kMostFailures =
     10;  // in a row, before programs in the mounts are told by letting the mounts go
 
-constexpr int kWrongUse = 2;
+constexpr int kUsageError = 2;
 
 class Keeper {
  public:
@@ -226,7 +226,7 @@ bool Keeper::gives_up(const Ending& ending) const {
   if (failures_ < kMostFailures) return false;
   if (kept_.has_mounts())
     std::fprintf(stderr,
-                 "okcvmd: %d daemons in a row did not become ready, and the mounts are given up: mend what "
+                 "okcvmd: %d daemons in a row did not become ready, and the mounts are given up: fix what "
                  "they said above, and start okcvmd again\n",
                  failures_);
   return true;
@@ -251,7 +251,7 @@ int Keeper::run() {
         "okcvmd: --keeper takes no sockets over (LISTEN_FDS): leave it out where a service manager has them, "
         "which keeps the mounts, too\n",
         stderr);
-    return kWrongUse;
+    return kUsageError;
   }
   if (!set_up()) return std::perror("okcvmd: the keeper cannot start"), 1;
   raise_descriptor_limit();

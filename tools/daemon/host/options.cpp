@@ -14,7 +14,7 @@ namespace {
 namespace po = boost::program_options;
 using Kind = OptionRow::Kind;
 
-constexpr std::int64_t kMany = 1'000'000;
+constexpr std::int64_t kMillion = 1'000'000;
 constexpr std::int64_t kPebibyte = std::int64_t{1} << 50;
 
 constexpr std::array kTable{
@@ -25,31 +25,34 @@ constexpr std::array kTable{
     OptionRow{"mount-root", "PATH", "/mnt", "sessions are mounted at PATH/okcvm-<id>", Kind::kPath},
     OptionRow{"socket", "PATH", "", "control socket (default: <run-dir>/control.sock)", Kind::kPath},
     OptionRow{"skills-dir", "PATH", "",
-              "registry of skills, a directory (or link into a registry) each (default: <state-dir>/skills)",
+              "directory of skills: each a directory in it, or a link into such a directory (default: "
+              "<state-dir>/skills)",
               Kind::kPath, true},
     OptionRow{"session-ttl-days", "DAYS", "7",
-              "sessions not used for so long are cleaned; 0: never by itself", Kind::kInteger, false, false,
-              0, 36500},
+              "delete sessions that were not used for so long; 0: only on request (okcvm clean)",
+              Kind::kInteger, false, false, 0, 36500},
     OptionRow{"symlink-host-root", "PATH", "", "links in a session may also lead into this host tree",
               Kind::kPath, true},
     OptionRow{"workdir-allow-root", "PATH", "", "directories below PATH may be bound as workdirs",
               Kind::kPath, true},
-    OptionRow{"snapshots", "on|off", "on", "whether sessions can be snapshot", Kind::kChoice},
+    OptionRow{"snapshots", "on|off", "on", "take snapshots of sessions", Kind::kChoice},
     OptionRow{"passthrough", "auto|off", "auto", "let the kernel read and write backing files directly",
               Kind::kChoice},
-    OptionRow{"log-level", "debug|info|warning|error", "info", "least severity to log", Kind::kChoice},
-    OptionRow{"log-format", "text|json", "text", "form of the log on standard error", Kind::kChoice},
-    OptionRow{"max-connections", "N", "256", "control connections of root, and of all others together",
-              Kind::kInteger, false, false, 1, 10000},
-    OptionRow{"max-connections-per-user", "N", "128", "control connections of one user other than root",
+    OptionRow{"log-level", "debug|info|warning|error", "info", "lowest severity to log", Kind::kChoice},
+    OptionRow{"log-format", "text|json", "text", "format of the log on standard error", Kind::kChoice},
+    OptionRow{"max-connections", "N", "256",
+              "most control connections of root, and as many of all others together", Kind::kInteger, false,
+              false, 1, 10000},
+    OptionRow{"max-connections-per-user", "N", "128", "most control connections of one user other than root",
               Kind::kInteger, false, false, 1, 10000},
     OptionRow{"idle-seconds", "SECONDS", "30", "a control connection that says nothing for so long is closed",
               Kind::kInteger, false, false, 1, 3600},
-    OptionRow{"max-sessions", "N", "4096", "sessions at a time", Kind::kInteger, false, false, 1, kMany},
+    OptionRow{"max-sessions", "N", "4096", "most sessions that may exist, mounted or not", Kind::kInteger,
+              false, false, 1, kMillion},
     OptionRow{"max-upload-bytes", "BYTES", "17179869184", "largest file to accept over the control socket",
               Kind::kInteger, false, false, 1, kPebibyte},
-    OptionRow{"max-checkpoints", "N", "10000", "checkpoints of one session", Kind::kInteger, false, false, 1,
-              kMany},
+    OptionRow{"max-checkpoints", "N", "10000", "most checkpoints of one session", Kind::kInteger, false,
+              false, 1, kMillion},
     OptionRow{"foreground", "", "", "stay in the foreground (the only mode)", Kind::kFlag},
     OptionRow{"keeper", "", "", "keep the mounts in a small parent process, so that they outlive the daemon",
               Kind::kFlag, false, true},
@@ -341,10 +344,9 @@ Result<Options> read_options(int argc, const char* const* argv, const char* cons
 void print_help(std::ostream& out) {
   out << "Usage: okcvmd [OPTION]...\n"
          "Mounts a private, policed file system for every agent session and serves the control socket.\n"
-         "Each setting, which --keeper is not, may also be given as OKCVM_NAME in the environment or as "
-         "`name = value` in the INI file;\n"
-         "the command line goes first, then the environment, then the file. "
-         "Relative paths are taken from the\n"
+         "All but --keeper and what prints and exits may also be given as OKCVM_NAME in the environment or,\n"
+         "but for --config, as `name = value` in the INI file. The command line overrides the environment,\n"
+         "which overrides the file. Relative paths are taken from the\n"
          "working directory; in the file they must be absolute. Several values of one that may be repeated\n"
          "have a line each in the file; in the environment colons separate them, as in "
          "OKCVM_SKILLS_DIR=/a:/b.\n\n";

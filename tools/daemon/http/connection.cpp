@@ -96,7 +96,7 @@ std::optional<std::chrono::steady_clock::time_point> Connection::idle_since() co
 /// While the daemon stops, once that time is over, if `is_over` then.
 void Connection::end_after(std::chrono::milliseconds time, std::function<bool()> is_over) {
   timer_.expires_after(time);
-  timer_.async_wait([weak = weak_from_this(), is_over = std::move(is_over)](Error_code error) {
+  timer_.async_wait([weak = weak_from_this(), is_over = std::move(is_over)](ErrorCode error) {
     const auto self = weak.lock();
     if (!error && self && is_over()) self->end();
   });
@@ -139,7 +139,7 @@ void Connection::read_header() {
 /// pass.
 void Connection::read_header_piece() {
   http::async_read_some(stream_, buffer_, *parser_,
-                        [self = shared_from_this()](Error_code error, std::size_t size) {
+                        [self = shared_from_this()](ErrorCode error, std::size_t size) {
                           self->header_bytes_ += size;
                           if (!error && self->header_bytes_ > self->context_->limits.header_bytes)
                             error = http::error::header_limit;
@@ -148,7 +148,7 @@ void Connection::read_header_piece() {
                         });
 }
 
-void Connection::on_header(Error_code error) {
+void Connection::on_header(ErrorCode error) {
   if (!parser_->got_some() && error) return;
   started_ = std::chrono::steady_clock::now();
   request_ = Request();
@@ -225,7 +225,7 @@ std::optional<Response> Connection::take_request() {
 bool Connection::is_waited_for() {
   pollfd end{descriptor_, 0, 0};
   if (!is_gone_ && ::poll(&end, 1, 0) == 1 && end.revents & (POLLHUP | POLLERR)) is_gone_ = true;
-  return !is_gone_ && !context_->out_of_patience;
+  return !is_gone_ && !context_->gives_up;
 }
 
 /// Lets the client send its body, if it waits for that.
@@ -246,15 +246,15 @@ void Connection::read_some(std::size_t room, std::function<void(std::size_t)> th
   buffer_.reserve(kReadAtOnce);  // Beast reads no more at once than it finds room for
   http::async_read_some(
       stream_, buffer_, *parser_,
-      [self = shared_from_this(), then = std::move(then)](Error_code error, std::size_t taken) {
+      [self = shared_from_this(), then = std::move(then)](ErrorCode error, std::size_t taken) {
         self->is_receiving_ = false;
         ++self->pieces_;
         if (error == http::error::need_buffer) error = {};
         if (self->is_late_)
-          return self->answer_and_close(bad_request("the body did not come in time: there are " +
-                                                    std::to_string(self->idle_limit().count()) +
-                                                    " s for it, or between two pieces of a file"),
-                                        408);
+          return self->answer_and_close(
+              bad_request("the body did not arrive within " + std::to_string(self->idle_limit().count()) +
+                          " s (of a file: its next piece)"),
+              408);
         if (is_of_http(error))
           return self->answer_and_close(bad_request("the body is malformed: " + error.message()), 400);
         if (error) return;
@@ -273,7 +273,7 @@ void Connection::expect_body() {
   stream_.expires_never();
   is_late_ = false;
   body_timer_.expires_after(idle_limit());
-  body_timer_.async_wait([weak = weak_from_this()](Error_code error) {
+  body_timer_.async_wait([weak = weak_from_this()](ErrorCode error) {
     const auto self = weak.lock();
     if (error || !self || !self->is_receiving_) return;
     self->is_late_ = true;
@@ -430,7 +430,7 @@ void Connection::write_from(std::shared_ptr<const std::string> bytes, std::size_
   stream_.expires_after(idle_limit());
   const auto rest = asio::buffer(*bytes) + from;
   stream_.async_write_some(rest, [self = shared_from_this(), bytes, from, then = std::move(then)](
-                                     Error_code error, std::size_t size) mutable {
+                                     ErrorCode error, std::size_t size) mutable {
     if (error) return self->end();
     self->write_from(std::move(bytes), from + size, std::move(then));
   });
@@ -457,7 +457,7 @@ void Connection::finish_exchange() {
   request_ = Request();
   handling_ = Handling();
   if (keep_alive_ && !context_->stopping) return read_header();
-  Error_code ignored;
+  ErrorCode ignored;
   stream_.socket().shutdown(Socket::shutdown_send, ignored);
   stream_.expires_after(kDrainTime);
   drain();
@@ -466,7 +466,7 @@ void Connection::finish_exchange() {
 /// Takes what the client still sends, so that the answer is not lost to a reset.
 void Connection::drain() {
   piece_.resize(64 * 1024);
-  stream_.async_read_some(asio::buffer(piece_), [self = shared_from_this()](Error_code error, std::size_t) {
+  stream_.async_read_some(asio::buffer(piece_), [self = shared_from_this()](ErrorCode error, std::size_t) {
     if (!error) self->drain();
   });
 }

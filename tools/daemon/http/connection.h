@@ -24,8 +24,8 @@ struct ConnectionContext {
   const ServerLimits limits;
   const Router router;
   const AnswerObserver answered;
-  std::atomic<bool> stopping{false};         // set by the I/O thread
-  std::atomic<bool> out_of_patience{false};  // and what is in hand by now is given up where that can be
+  std::atomic<bool> stopping{false};  // set by the I/O thread
+  std::atomic<bool> gives_up{false};  // and what is in hand by now is given up where that can be
 };
 
 /// One client: requests are read, carried out and answered one after the other. Everything here runs on the
@@ -53,12 +53,12 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::optional<std::chrono::steady_clock::time_point> idle_since() const;
 
  private:
-  using Error_code = boost::system::error_code;
+  using ErrorCode = boost::system::error_code;
   using Parser = boost::beast::http::request_parser<boost::beast::http::buffer_body>;
 
   void read_header();
   void read_header_piece();
-  void on_header(Error_code error);
+  void on_header(ErrorCode error);
   std::optional<Response> take_request();
   void continue_then(void (Connection::*next)());
   void expect_body();

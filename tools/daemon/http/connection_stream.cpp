@@ -79,7 +79,7 @@ void Connection::start_live(LiveBody body) {
 /// A live body has no other operation that would find the client gone, so this timer owns the connection.
 void Connection::keep_alive_later() {
   timer_.expires_after(std::chrono::seconds(15));
-  timer_.async_wait([self = shared_from_this()](Error_code error) {
+  timer_.async_wait([self = shared_from_this()](ErrorCode error) {
     if (error || !self->stream_.socket().is_open()) return;
     if (!self->is_writing_) self->queue_line(self->live_keep_alive_());
     self->keep_alive_later();

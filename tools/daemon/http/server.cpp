@@ -67,7 +67,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
         acceptor_(io),
         retry_(io),
         room_(io),
-        patience_(io) {}
+        timeout_(io) {}
 
   std::size_t connections() const { return count_.load(std::memory_order_relaxed); }
 
@@ -81,8 +81,8 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     return {};
   }
 
-  void stop(std::chrono::seconds patience, std::function<void()> stopped) {
-    if (context_->stopping) return wait_no_longer_than(patience);
+  void stop(std::chrono::seconds timeout, std::function<void()> stopped) {
+    if (context_->stopping) return wait_no_longer_than(timeout);
     context_->stopping = true;
     stopped_ = std::move(stopped);
     boost::system::error_code ignored;
@@ -94,24 +94,24 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     for (; !waiting_.empty(); waiting_.pop_front())
       admit(std::move(waiting_.front().socket), std::move(waiting_.front().peer));
     if (count_ == 0) return finish_stop();
-    patience_.expires_after(patience);
+    timeout_.expires_after(timeout);
     wait_for_last();
   }
 
  private:
-  void wait_no_longer_than(std::chrono::seconds patience) {
-    const auto until = std::chrono::steady_clock::now() + patience;
-    if (patience_.expiry() <= until) return;
-    patience_.expires_at(until);
+  void wait_no_longer_than(std::chrono::seconds timeout) {
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    if (timeout_.expiry() <= until) return;
+    timeout_.expires_at(until);
     wait_for_last();
   }
 
   /// What is given up then is to be answered still.
   void wait_for_last() {
-    patience_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+    timeout_.async_wait([self = shared_from_this()](boost::system::error_code error) {
       if (error) return;
-      if (self->context_->out_of_patience.exchange(true)) return self->finish_stop();
-      self->patience_.expires_after(kForLastAnswers);
+      if (self->context_->gives_up.exchange(true)) return self->finish_stop();
+      self->timeout_.expires_after(kForLastAnswers);
       self->wait_for_last();
     });
   }
@@ -202,7 +202,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
   void finish_stop() {
-    patience_.cancel();
+    timeout_.cancel();
     if (auto stopped = std::exchange(stopped_, nullptr)) stopped();
   }
 
@@ -210,7 +210,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   asio::local::stream_protocol::acceptor acceptor_;
   asio::steady_timer retry_;
   asio::steady_timer room_;
-  asio::steady_timer patience_;
+  asio::steady_timer timeout_;
   std::atomic<std::size_t> count_{0};  // changed on the I/O thread
   std::size_t of_others_ = 0;          // than root
   bool accepting_ = false;
@@ -236,8 +236,8 @@ std::size_t Server::connections() const {
 Result<void> Server::serve(FileDescriptor listening) {
   return impl_->serve(std::move(listening));
 }
-void Server::stop(std::chrono::seconds patience, std::function<void()> stopped) {
-  impl_->stop(patience, std::move(stopped));
+void Server::stop(std::chrono::seconds timeout, std::function<void()> stopped) {
+  impl_->stop(timeout, std::move(stopped));
 }
 
 }  // namespace okcvm::daemon

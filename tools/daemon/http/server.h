@@ -59,9 +59,9 @@ class Server final {
   /// Takes a listening socket. On the I/O thread, or before it runs.
   Result<void> serve(FileDescriptor listening);
   /// Closes what is idle or stalled, lets requests in hand end, and calls `stopped` when no connection is
-  /// left or `patience` is over. The listening socket is left as it is for who else holds it. On the I/O
+  /// left or `timeout` is over. The listening socket is left as it is for who else holds it. On the I/O
   /// thread.
-  void stop(std::chrono::seconds patience, std::function<void()> stopped);
+  void stop(std::chrono::seconds timeout, std::function<void()> stopped);
 
   std::size_t connections() const;
 

@@ -12,7 +12,7 @@ namespace okcvm::daemon::routes {
 namespace {
 
 constexpr std::string_view kNotInAddresses("/\0", 2);
-constexpr std::int64_t kAll = 1'000'000;  // --max-checkpoints keeps them fewer
+constexpr std::int64_t kMostCheckpoints = 1'000'000;  // --max-checkpoints keeps them fewer
 
 Json view_of_checkpoint(const Checkpoint& checkpoint, const std::optional<std::string>& head) {
   return {{"id", checkpoint.id},
@@ -113,7 +113,7 @@ Result<Response> save_checkpoint(Exchange& exchange) {
 
 Result<Response> list_checkpoints(Exchange& exchange) {
   QueryFields query(exchange.request.query);
-  const auto limit = query.integer("limit", 1, kAll).value_or(kAll);
+  const auto limit = query.integer("limit", 1, kMostCheckpoints).value_or(kMostCheckpoints);
   if (auto ended = query.end(); !ended) return fail(ended.error());
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());

@@ -220,7 +220,7 @@ Result<std::unique_ptr<BodySink>> put_file(Exchange& exchange) {
   if (is_directory) return std::make_unique<DirectorySink>(exchange, *path, mode.value_or(kDirectoryMode));
   if (path_text(exchange).ends_with('/'))
     return fail(Code::kInvalidRequest,
-                "a file's name ends with no slash; a directory is made by mkdir, or ?directory",
+                "a file's name cannot end with a slash; to make a directory, use ?directory=true",
                 std::string(path_text(exchange)));
 
   const auto existed = std::make_shared<bool>(false);

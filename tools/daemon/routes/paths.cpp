@@ -25,8 +25,7 @@ std::optional<ResolveMode> mode_named(std::string_view name) {
 Result<Response> resolve_path(Exchange& exchange) {
   Fields fields(exchange.request);
   const auto encoded = fields.text("encoded_path", 3 * kMaxPath);
-  if (encoded && fields.has("path"))
-    fields.refuse("encoded_path", "it stands in the place of path: give one of them");
+  if (encoded && fields.has("path")) fields.refuse("encoded_path", "give either this or path");
   const auto text =
       encoded ? percent_decoded(*encoded) : Result<std::string>(fields.required_text("path", kMaxPath));
   const auto mode = mode_named(fields.text("mode").value_or("strict"));

@@ -168,7 +168,7 @@ Result<Response> fork_session(Exchange& exchange) {
   auto labels = fields.labels();
   if (auto ended = fields.end(); !ended) return fail(ended.error());
   if (snapshot && snapshot->empty())
-    return fail(Code::kUnknownSnapshot, "a snapshot id is 40 lower-case hex digits");
+    return fail(Code::kUnknownSnapshot, "snapshot: it is empty; leave it out to fork what is there now");
   const auto pass = exchange.session->gate().share();
   if (!pass) return fail(pass.error());
   auto& sessions = exchange.service.sessions;

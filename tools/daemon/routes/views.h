@@ -44,7 +44,8 @@ Json view_of_restore(bool dry_run, const snapshots::RestoreResult& result);
 /// Of a file, directory or link at `path`; `target` only of links.
 Json view_of_entry(const RelPath& path, const fusefs::FileInfo& info,
                    const std::optional<std::string>& target);
-/// Changes whenever the file's bytes may have: inode, size and time of change to the nanosecond, quoted.
+/// Of the inode, the size and the modification time (nanoseconds), quoted. It misses a change that keeps the
+/// size and sets the time back (utimensat(2)).
 std::string etag_of(const fusefs::FileInfo& info);
 
 template <typename T>

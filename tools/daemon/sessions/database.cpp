@@ -16,7 +16,7 @@
 namespace okcvm::daemon {
 namespace {
 
-constexpr int kPatienceMilliseconds = 5000;
+constexpr int kBusyTimeout = 5000;  // milliseconds
 constexpr off_t kLogSize = 1024 * 1024;
 // 240 pages of 4 KiB fill the log, which gives back what a large change took beyond that. What is removed is
 // not written over: that would take as long as writing it did, and everybody waits for it.
@@ -140,7 +140,7 @@ Result<Database> Database::open_as(const std::filesystem::path& file, int newest
                     " cannot be opened for writing: start okcvmd again, and if it stays so, look at the "
                     "file's mode and at its file system");
   sqlite3_extended_result_codes(connection, 0);
-  sqlite3_busy_timeout(connection, kPatienceMilliseconds);
+  sqlite3_busy_timeout(connection, kBusyTimeout);
   // Until it is known to be ours, closing must not fold a log into the file.
   sqlite3_db_config(connection, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
   sqlite3_db_config(connection, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
@@ -191,14 +191,14 @@ void Database::make_room_in_log() {
   // Who writes to it just now makes its room himself, and is not to be written over.
   sqlite3_busy_timeout(connection_.get(), 0);
   const auto held = Transaction::begin(*this);
-  sqlite3_busy_timeout(connection_.get(), kPatienceMilliseconds);
+  sqlite3_busy_timeout(connection_.get(), kBusyTimeout);
   if (!held) return;
   const char* file = sqlite3_db_filename(connection_.get(), "main");
   const FileDescriptor log(::open(sqlite3_filename_wal(file), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   struct stat status {};
   if (!log || ::fstat(log.get(), &status) != 0 || status.st_size >= kLogSize) return;
-  const std::string noughts(static_cast<std::size_t>(kLogSize - status.st_size), '\0');
-  if (::pwrite(log.get(), noughts.data(), noughts.size(), status.st_size) > 0) ::fsync(log.get());
+  const std::string zeros(static_cast<std::size_t>(kLogSize - status.st_size), '\0');
+  if (::pwrite(log.get(), zeros.data(), zeros.size(), status.st_size) > 0) ::fsync(log.get());
 }
 
 Result<void> Database::sync_commits(bool wanted) {

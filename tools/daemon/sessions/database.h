@@ -56,7 +56,7 @@ class Database final {
   Result<void> run(const char* sql);
   /// Gives the log its usual size at once, so that commits overwrite what is there. Where a file grows, the
   /// file system has to bring its own records to the disk as well, at each commit, along with what others
-  /// write meanwhile: on ext4 that costs several times as much. Noughts behind the last frame are no frame
+  /// write meanwhile: on ext4 that costs several times as much. Zeros behind the last frame are no frame
   /// (sqlite.org/fileformat2.html, 4.1). Without the room it works as well, only slower. Once there is a
   /// schema.
   void make_room_in_log();

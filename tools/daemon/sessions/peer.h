@@ -17,6 +17,9 @@ struct Peer {
   gid_t gid = 0;
   std::vector<gid_t> groups;
 
+  /// Who may use what this user owns, and nothing more.
+  static Peer of_user(uid_t user) { return {0, user, 0, {}}; }
+
   bool is_root() const { return uid == 0; }
   bool may_use(uid_t owner) const { return is_root() || uid == owner; }
   bool is_in(gid_t group) const;

@@ -66,7 +66,7 @@ std::map<std::string, std::string> labels_of(const std::string& text) {
       labels.emplace(name, value.is_string() ? value.get<std::string>() : value.dump());
   return labels;
 }
-std::string metadata_of(const SessionRecord& record) {
+std::string labels_json(const SessionRecord& record) {
   return json(record.labels).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 /// Strings of a JSON array; anything else in it is passed over.
@@ -143,7 +143,7 @@ Result<void> Registry::insert(const SessionRecord& record, const std::optional<A
   auto statement = database_->prepare(sql);
   if (!statement) return fail(statement.error());
   statement->bind(record.id.text());
-  bind_record(*statement, record, metadata_of(record));
+  bind_record(*statement, record, labels_json(record));
   auto inserted = statement->run();
   if (!inserted && inserted.error().code == Code::kAlreadyExists)
     return fail(Code::kAlreadyExists, "a session with this id exists: choose another id");
@@ -160,7 +160,7 @@ Result<std::string> Registry::metadata_to_keep(const SessionRecord& record) {
   auto is_there = statement->bind(record.id.text()).step();
   if (!is_there) return fail(is_there.error());
   auto stored = *is_there ? statement->text(0) : std::string();
-  return stored.empty() || labels_of(stored) != record.labels ? metadata_of(record) : std::move(stored);
+  return stored.empty() || labels_of(stored) != record.labels ? labels_json(record) : std::move(stored);
 }
 
 Result<void> Registry::update(const SessionRecord& record) {

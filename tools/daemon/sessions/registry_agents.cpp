@@ -45,8 +45,9 @@ Result<void> Registry::insert_agent(const AgentRecord& agent) {
   if (!count) return fail(count.error());
   if (auto row = count->bind(agent.session.text()).step(); !row) return fail(row.error());
   if (static_cast<std::size_t>(count->integer(0)) >= kMostAgents)
-    return fail(Code::kQuotaExceeded, "the session has its most agents (" + std::to_string(kMostAgents) +
-                                          "): give more of them a session of their own (parent root)");
+    return fail(Code::kQuotaExceeded,
+                "the session has " + std::to_string(kMostAgents) +
+                    " agents, the most it may: give others a session of their own (parent root)");
   auto statement =
       database_->prepare("INSERT INTO agents (owner_uid, agent, parent, thread_id) VALUES (?,?,?,?)");
   if (!statement) return fail(statement.error());

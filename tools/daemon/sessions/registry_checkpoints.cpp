@@ -33,7 +33,7 @@ Result<void> Registry::can_add_locked(const SessionId& session, const std::strin
     return fail(Code::kAlreadyExists, "a checkpoint with this id exists: choose another id");
   if (static_cast<std::size_t>(count->integer(0)) >= most)
     return fail(Code::kQuotaExceeded,
-                "the session has its most checkpoints: reset it or raise --max-checkpoints");
+                "the session has as many checkpoints as --max-checkpoints allows: reset it or raise that");
   return {};
 }
 

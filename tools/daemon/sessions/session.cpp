@@ -10,7 +10,7 @@ namespace okcvm::daemon {
 namespace {
 
 // Longer than a mount, an unmount or a listing takes; shorter than clients wait.
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kTimeout{20};
 // What is in use for longer than this is so by long work, a snapshot say: the others need not wait for it,
 // too.
 constexpr std::chrono::seconds kCourtesy{1};
@@ -37,8 +37,8 @@ Result<SessionGate::Pass> SessionGate::share() {
   for (auto now = start; !closed_; now = std::chrono::steady_clock::now()) {
     const bool steps_aside = waiting_alone_ > 0 && (ending_ > 0 || now < start + kCourtesy);
     if (!is_alone_ && !steps_aside) break;
-    if (now >= start + kPatience) return in_use();
-    changed_.wait_until(mutex_, start + (is_alone_ || ending_ > 0 ? kPatience : kCourtesy));
+    if (now >= start + kTimeout) return in_use();
+    changed_.wait_until(mutex_, start + (is_alone_ || ending_ > 0 ? kTimeout : kCourtesy));
   }
   if (closed_) return no_such_session();
   ++sharing_;
@@ -46,7 +46,7 @@ Result<SessionGate::Pass> SessionGate::share() {
 }
 
 Result<SessionGate::Pass> SessionGate::alone() {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTimeout;
   const MutexLock lock(mutex_);
   ++waiting_alone_;
   bool in_time = true;

@@ -6,7 +6,7 @@
 
 namespace okcvm::daemon {
 
-std::string metadata_of(const SessionRecord& record) {
+std::string metadata_file_of(const SessionRecord& record) {
   using nlohmann::ordered_json;
   ordered_json metadata;
   metadata["session_id"] = record.id.text();

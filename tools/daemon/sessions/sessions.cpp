@@ -85,7 +85,8 @@ Result<SessionPointer> Sessions::find(const Peer& peer, std::string_view id_or_p
   if (auto session = exact(peer, id_or_prefix)) return session;
   const MutexLock lock(mutex_);
   if (const auto gone = gone_.find(id_or_prefix); gone != gone_.end() && peer.may_use(gone->second))
-    return fail(Code::kNotFound, "the session with this id was deleted: give more of the id of another");
+    return fail(Code::kNotFound,
+                "the session with this id was deleted; to mean another, give more of its id");
   SessionPointer match;
   for (auto entry = sessions_.lower_bound(id_or_prefix);
        entry != sessions_.end() && entry->first.starts_with(id_or_prefix); ++entry) {
@@ -205,7 +206,7 @@ Result<std::optional<SessionPointer>> Sessions::existing_agent(const CreateReque
   if (!is_known) found = registry_->agent(owner, parent_name);
   if (!found) return fail(found.error());
   if (!*found) return fail(Code::kNotFound, "parent_agent: no such agent: create it first");
-  auto session = exact(Peer{0, owner, 0, {}}, (*found)->session.text());
+  auto session = exact(Peer::of_user(owner), (*found)->session.text());
   if (!session) return no_such_session();
   // While it is shared it is not removed; one that is being made is waited for.
   const auto pass = session->gate().share();
@@ -257,7 +258,7 @@ void Sessions::wait_for_rivals(const CreateRequest& request, uid_t owner) const 
   const auto known = registry_->agent(owner, *request.agent);
   const auto of_agent = known && *known ? (*known)->session.text() : *request.agent;
   for (const auto& id : {of_agent, request.id.value_or(*request.agent)})
-    if (const auto other = exact(Peer{0, owner, 0, {}}, id)) static_cast<void>(other->gate().share());
+    if (const auto other = exact(Peer::of_user(owner), id)) static_cast<void>(other->gate().share());
 }
 
 Result<Sessions::Created> Sessions::create_for_agent(const CreateRequest& request, uid_t uid, gid_t gid) {
@@ -315,7 +316,7 @@ Result<void> Sessions::set_labels(Session& session, std::map<std::string, std::s
   if (!pass) return fail(pass.error());
   auto record = session.record();
   record.labels = std::move(labels);
-  const auto metadata = metadata_of(record);
+  const auto metadata = metadata_file_of(record);
   if (auto saved = save(session, std::move(record)); !saved) return saved;
   if (const auto mount = session.mount()) mount->set_metadata(metadata);
   return {};

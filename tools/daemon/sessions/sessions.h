@@ -61,7 +61,8 @@ struct CreateRequest {
   WorkdirRequest workdir;
 };
 
-/// Where what is deleted waits beside what is on a file system of its own; no session's id.
+/// Where deleted files wait, beside them, when they are on another file system than "discarded/"; no session
+/// has this id.
 inline constexpr const char* kOwnBin = ".discarded";
 
 /// Every session of the daemon, and all that can be done with one. Thread-safe. Locks: a session's gate, then
@@ -79,11 +80,12 @@ class Sessions final {
   /// Unmounts everything, or leaves the mounts to the next daemon. Sessions that are mounted are so again
   /// after a start.
   void stop(bool leave_mounts);
-  /// Saves who was used since the last call. Who was not lets go of what it keeps in memory.
+  /// Saves when sessions were used since the last call. Those that were not give back what they keep in
+  /// memory.
   void save_uses();
   /// Tries again what could not be opened, or mounted when the daemon started.
   void try_again();
-  /// Where nobody knows any more how long ago that was.
+  /// As after the clock was set, when nobody knows how long they were not.
   void count_all_as_used();
 
   struct Affected {
@@ -101,6 +103,9 @@ class Sessions final {
     SessionPointer session;
     bool is_new;
   };
+  /// What the request names is made, or found where its agent has a session. `forbidden` (an owner or group
+  /// of others), `invalid_request`, `already_exists` (the id, the agent, or files under the id), `not_found`
+  /// (a skill, the parent agent), `quota_exceeded` (--max-sessions, agents), `busy` (it is being made).
   Result<Created> create(const Peer& peer, CreateRequest request);
   /// By exact id, else by a unique prefix. `not_found`, `ambiguous_prefix`.
   Result<SessionPointer> find(const Peer& peer, std::string_view id_or_prefix) const EXCLUDES(mutex_);
@@ -112,6 +117,7 @@ class Sessions final {
   /// False if there was none. By exact id only.
   Result<bool> remove(const Peer& peer, std::string_view id);
   Result<void> mount(Session& session);
+  /// `busy` when files are open in it, unless `force`.
   Result<void> unmount(Session& session, bool force);
   /// Empties temp/ and drops the checkpoints; answers how many those were.
   Result<std::int64_t> reset(Session& session, const fusefs::GoesOn& goes_on);
@@ -159,6 +165,7 @@ class Sessions final {
     std::vector<std::string> children;
     SessionPointer session;
   };
+  /// `not_found`; `ambiguous_prefix` where several users have one of that name and no `owner` is given.
   Result<AgentFound> agent(const Peer& peer, const std::string& name, std::optional<uid_t> owner);
 
   // -- Snapshots
@@ -170,9 +177,10 @@ class Sessions final {
     snapshots::Snapshot snapshot;
     bool is_new;
   };
+  /// `snapshots_disabled`; `busy` of an unmounted session.
   Result<Taken> take_snapshot(Session& session, const std::string& label,
                               const snapshots::Progress& progress);
-  /// An empty snapshot means undo.
+  /// An empty snapshot means undo. `snapshots_disabled`; `busy` of an unmounted session.
   Result<snapshots::RestoreResult> restore(Session& session, const std::optional<std::string>& snapshot,
                                            const std::vector<RelPath>& paths, const Caller& caller,
                                            bool dry_run, const snapshots::Progress& progress);

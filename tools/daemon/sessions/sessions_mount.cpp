@@ -64,7 +64,7 @@ Result<fusefs::MountConfig> Sessions::mount_config(const Session& session, bool 
       .symlink_host_roots = config_.symlink_host_roots,
       .skills = {},
       .workdir = {},
-      .metadata = metadata_of(record),
+      .metadata = metadata_file_of(record),
       .on_denial = {}};
   for (const auto& skill : record.skills) {
     auto name = Name::parse(skill);

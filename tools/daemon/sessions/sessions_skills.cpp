@@ -28,7 +28,7 @@ Result<bool> Sessions::load_skill(Session& session, const std::string& skill) {
   }
   if (!directory) return fail(directory.error());
   record.skills.insert(place, skill);
-  const auto metadata = metadata_of(record);
+  const auto metadata = metadata_file_of(record);
   const auto mount = session.mount();
   if (mount) {
     if (auto loaded = mount->load_skill({*name, std::move(*directory)}); !loaded) return fail(loaded.error());
@@ -37,7 +37,7 @@ Result<bool> Sessions::load_skill(Session& session, const std::string& skill) {
   if (auto saved = save(session, std::move(record)); !saved) {
     if (mount) {
       static_cast<void>(mount->unload_skill(*name));
-      mount->set_metadata(metadata_of(session.record()));
+      mount->set_metadata(metadata_file_of(session.record()));
     }
     return fail(saved.error());
   }
@@ -93,7 +93,7 @@ Result<void> Sessions::unload_skill(Session& session, const std::string& skill) 
   if (const auto mount = session.mount()) {
     auto unloaded = mount->unload_skill(*name);
     if (!unloaded && unloaded.error().code != Code::kNotFound) return unloaded;
-    mount->set_metadata(metadata_of(session.record()));
+    mount->set_metadata(metadata_file_of(session.record()));
   }
   events_.publish("skill", session.id().text(), session.owner(),
                   {EventHub::text("action", "unloaded"), EventHub::text("skill", skill)});

@@ -1,6 +1,8 @@
 #include <chrono>
+#include <utility>
 
 #include "fusefs/session_mount.h"
+#include "policy/utf8.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/sessions/sessions.h"
@@ -21,9 +23,11 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// While requests are held back, cutting through the mount itself would wait for that to end.
-snapshots::Store::ChangeSource changes_through(const std::shared_ptr<fusefs::SessionMount>& mount) {
-  const auto held = std::make_shared<std::weak_ptr<fusefs::SessionMount::Hold>>();
+/// `held` is the hold under way, if any: cutting through the mount itself would wait for that to end.
+snapshots::Store::ChangeSource changes_through(
+    const std::shared_ptr<fusefs::SessionMount>& mount,
+    const std::shared_ptr<std::weak_ptr<fusefs::SessionMount::Hold>>& held =
+        std::make_shared<std::weak_ptr<fusefs::SessionMount::Hold>>()) {
   snapshots::Store::ChangeSource source;
   source.cut = [mount, held] {
     const auto hold = held->lock();
@@ -67,7 +71,7 @@ Result<Sessions::Taken> Sessions::take_snapshot(Session& session, const std::str
   if (is_new)
     events_.publish("snapshot", session.id().text(), session.owner(),
                     {EventHub::text("snapshot", taken->id.text()),
-                     EventHub::text("label", taken->label.substr(0, kMostOfLabel)),
+                     EventHub::text("label", truncated_utf8(taken->label, kMostOfLabel)),
                      EventHub::number("milliseconds", watch.milliseconds())});
   return Taken{std::move(*taken), is_new};
 }
@@ -83,26 +87,16 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
   const auto mount = *mounted;
   const Stopwatch watch;
 
-  std::weak_ptr<fusefs::SessionMount::Hold> held;
+  const auto held = std::make_shared<std::weak_ptr<fusefs::SessionMount::Hold>>();
   snapshots::Store::RestoreHooks hooks;
   hooks.caller = caller;
-  hooks.hold = [&]() -> std::shared_ptr<void> {
-    std::shared_ptr<fusefs::SessionMount::Hold> hold = mount->hold();
-    held = hold;
-    return hold;
+  hooks.changes = changes_through(mount, held);
+  hooks.hold = std::exchange(hooks.changes.hold, {});
+  hooks.will_replace = [held](const std::vector<RelPath>& names) {
+    if (const auto hold = held->lock()) hold->will_replace(names);
   };
-  hooks.changes.cut = [&] {
-    const auto hold = held.lock();
-    return hold ? hold->cut_changes() : mount->cut_changes();
-  };
-  hooks.changes.retire = [&](const ChangeSet& set) { mount->retire_changes(set); };
-  hooks.changes.counts_from = [&](const std::string& state) { mount->changes_count_from(state); };
-  hooks.changes.still_mapped = [&](const std::vector<RelPath>& files) { mount->mark_changed(files); };
-  hooks.will_replace = [&](const std::vector<RelPath>& names) {
-    if (const auto hold = held.lock()) hold->will_replace(names);
-  };
-  hooks.invalidate = [&](const std::vector<RelPath>& changed) {
-    if (const auto hold = held.lock()) hold->invalidate(changed);
+  hooks.invalidate = [held](const std::vector<RelPath>& changed) {
+    if (const auto hold = held->lock()) hold->invalidate(changed);
   };
 
   auto restored = snapshot ? (*store)->restore(*snapshot, paths, dry_run, hooks, progress)

@@ -97,7 +97,7 @@ void Sessions::note_unreadable(const Registry::Unreadable& row) {
   unreadable_.insert(row.id->text());
   affected_.push_back({*row.id, 0,
                        "its row of sessions.db is damaged and left out: " + row.reason +
-                           "; mend it while no daemon runs, or delete the session",
+                           "; fix it while no daemon runs, or delete the session",
                        time_now(), Affected::Until::kDeleted});
 }
 
@@ -183,7 +183,7 @@ void Sessions::end_unmounting(Session& session) {
 void Sessions::note_unbound(const Session& session) {
   if (const auto unbound = session.unbound_workdir())
     note_affected(session, "its workdir " + unbound->requested + " is not bound: " + unbound->reason +
-                               "; once that is mended, `okcvm unmount` and `okcvm load` bind it");
+                               "; once that is fixed, `okcvm unmount` and `okcvm load` bind it");
 }
 
 /// What earlier daemons put away and did not get to remove. A link where they put it is none of theirs.

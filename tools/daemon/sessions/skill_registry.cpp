@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "policy/proc_path.h"
+#include "policy/utf8.h"
 
 namespace okcvm::daemon {
 namespace {
@@ -21,14 +22,6 @@ std::string_view without_blanks(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r";
   text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
   text.remove_suffix(text.size() - std::min(text.find_last_not_of(kBlank) + 1, text.size()));
-  return text;
-}
-
-/// At most `most` bytes, and no part of a character of UTF-8 at the end.
-std::string cut(std::string text, std::size_t most) {
-  if (text.size() <= most) return text;
-  while (most > 0 && (text[most] & 0xc0) == 0x80) --most;
-  text.resize(most);
   return text;
 }
 
@@ -55,7 +48,7 @@ std::optional<std::string> description_in(std::string_view text) {
     for (const char quote : {'"', '\''})
       if (value.size() > 1 && value.front() == quote && value.back() == quote)
         value = value.substr(1, value.size() - 2);
-    return cut(std::move(value), kMaxDescription);
+    return std::string(truncated_utf8(value, kMaxDescription));
   }
   return std::nullopt;
 }
