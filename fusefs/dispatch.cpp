@@ -253,7 +253,8 @@ void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t o
                  auto directory = fs.directories().open(node(id));
                  std::uint32_t names = 0;
                  const auto visit = [&](const ListedName& row) {
-                   if (!reply.fits_with_inode(row)) return false;
+                   // Without a name in it, the kernel would take it for the end of the directory.
+                   if (!reply.fits_with_inode(row) || (names > 0 && Handout::is_full())) return false;
                    const std::string_view name(row.name);
                    const bool needless =
                        name == "." || name == ".." || (directory && fs.may_leave_out(**directory, row));

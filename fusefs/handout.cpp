@@ -42,6 +42,10 @@ void Handout::given_back(NodeId id) {
     if (change.reference(i) == id.value) return change.set_reference(i, 0);
 }
 
+bool Handout::is_full() {
+  return the_current && the_current->change_.references() >= SessionState::kReferences;
+}
+
 void Handout::keep(NodeId id) {
   given_back(id);
   taken(id);

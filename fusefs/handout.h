@@ -23,6 +23,9 @@ class Handout {
   static void settle();
   static void taken(NodeId id);
   static void given_back(NodeId id);
+  /// No more can be noted for the next daemon: what else is handed out, the kernel may lose with a reply for
+  /// good.
+  static bool is_full();
   /// A reference that a dead daemon took is handed out now.
   static void keep(NodeId id);
 

@@ -355,6 +355,8 @@ class Operations {
                                  const struct stat& status);
   /// To be called before a name goes that may be the last one of what `held` is open on.
   void before_removal(const Directory& directory, const struct stat& status, int held);
+  /// The name stays after all, unless `error` says that it was gone already. Answers the error.
+  Unexpected refused_removal(const Directory& directory, const struct stat& status, int error);
   void may_have_lost_names(NodeId id, GoingInodes::Going going);
   void name_is_given(const Node& node, const Directory& directory, const char* name);
   Nameless name_is_gone(const Directory& directory, const char* name, const struct stat& status,

@@ -290,6 +290,12 @@ void Operations::before_removal(const Directory& directory, const struct stat& s
   if (state.opens && !state.backing_id) orphans_.keep(*id, directory.zone, held);
 }
 
+Unexpected Operations::refused_removal(const Directory& directory, const struct stat& status, int error) {
+  const auto id = error == ENOENT ? std::nullopt : nodes_.id_of({directory.volume, status.st_ino});
+  if (id) orphans_.drop(*id);  // else it would count among the links
+  return fail_errno(error);
+}
+
 /// A dead daemon may have left a hidden name to a file that is not removed after all.
 bool Operations::is_last_name(std::optional<NodeId> id, const struct stat& status) const {
   return S_ISDIR(status.st_mode) || status.st_nlink <= 1 ||
@@ -393,7 +399,7 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
   const auto unlink = [&] { return ::unlinkat((*place)->file.get(), name, flags); };
   if (with_faults("backing.unlink",
                   [&] { return as_owners ? as_caller_without_fowner(request, unlink) : unlink(); }) != 0)
-    return fail_errno(as_owners && errno == EPERM ? ESTALE : errno);
+    return refused_removal(**place, status, as_owners && errno == EPERM ? ESTALE : errno);
   attributes_changed(parent);
   const Nameless inode = name_is_gone(**place, name, status, std::move(held));
   if (inode) make_room(*inode, (*place)->volume);

@@ -80,7 +80,7 @@ Result<void> Operations::put(int from_directory, const char* from_name, NodeId p
       }) != 0) {
     const int error = errno;
     is_looked_up(parent, name);
-    return fail_errno(error);
+    return replaces ? refused_removal(**place, target, error) : fail_errno(error);
   }
   attributes_changed(parent);
   if (!replaces) return {};
@@ -116,7 +116,7 @@ Result<Operations::Renamed> Operations::move(const Request& request, const Direc
                   [&] { return as_owners ? as_caller_without_fowner(request, rename) : rename(); }) != 0) {
     const int error = as_owners && errno == EPERM ? ESTALE : errno;
     if (!same_file) recorder_.record_refused_rename(from, name, to, new_name);
-    return fail_errno(error);
+    return replaces ? refused_removal(to, target, error) : fail_errno(error);
   }
   Renamed renamed;
   if (same_file) {  // two names of one file: rename(2) leaves both, which the kernel may not expect

@@ -124,6 +124,31 @@ TEST_F(Directories, NamesOfAllLengthsAreListedWhateverTheRoom) {
   }
 }
 
+/// If the daemon dies with the answer, the next one must know every reference in it.
+TEST_F(Directories, OfManyNamesOnlySoManyAreListedAtOnceAsCanBeNoted) {
+  constexpr std::size_t kMany = 3000, kMostAtOnce = 513 + 2;
+  fs::create_directory(outputs() / "many");
+  for (std::size_t i = 0; i < kMany; ++i) write(outputs() / "many" / std::to_string(i), "");
+  session().unmount();
+  session().remount();
+  const auto directory = open_file(outputs() / "many", O_RDONLY | O_DIRECTORY);
+  std::vector<char> buffer(1 << 20);
+  std::set<std::string> listed;
+  while (const long size = ::syscall(SYS_getdents64, directory.get(), buffer.data(), buffer.size())) {
+    ASSERT_GT(size, 0) << std::strerror(errno);
+    const auto before = listed.size();
+    for (long at = 0; at < size;) {
+      const auto* row = reinterpret_cast<const dirent64*>(buffer.data() + at);
+      listed.emplace(row->d_name);
+      at += row->d_reclen;
+    }
+    if (before == 0) {
+      EXPECT_LE(listed.size(), kMostAtOnce);
+    }
+  }
+  EXPECT_EQ(listed.size(), kMany + 2);
+}
+
 TEST_F(Directories, TypesAndInodesAgreeWithStat) {
   const auto here = shared_in_session();
   write(here / "file", "x");

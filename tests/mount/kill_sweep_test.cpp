@@ -292,6 +292,28 @@ TEST_F(MoveToADeeperPlace, LetsNoLinkLeadOutBeforeTheKernelHearsOfIt) {
   }
 }
 
+using RefusedRemoval = Sweep;
+
+/// Its hidden name, without passthrough, goes again.
+TEST_F(RefusedRemoval, LeavesAnOpenFileOneLink) {
+  start();
+  write(outputs() / "file", "bytes");
+  write(outputs() / "other", "bytes");
+  const auto file = open_file(outputs() / "file", O_RDWR);
+  const auto refused = [&](const char* fault, std::string (*call)(const fs::path&)) {
+    arm(std::string("errno:") + fault + ":0:ENOSPC");
+    EXPECT_EQ(make({"", "", call, ""}, outputs()), "ENOSPC") << fault;
+    disarm();
+    EXPECT_EQ(stat_of(file).st_nlink, 1u) << fault;
+    EXPECT_THAT(list(place_->workspace()), ::testing::ElementsAre("outputs")) << fault;
+  };
+  refused("backing.unlink",
+          [](const fs::path& here) { return ANSWER_OF(::unlink((here / "file").c_str())); });
+  refused("backing.rename", [](const fs::path& here) {
+    return ANSWER_OF(::rename((here / "other").c_str(), (here / "file").c_str()));
+  });
+}
+
 using FirstWrite = Sweep;
 
 TEST_F(FirstWrite, MakesItsFoldersAllTheSame) {
