@@ -111,6 +111,7 @@ void Notifier::tell_in_place() {
   }
   const MutexLock lock(mutex_);
   is_running_ = false;
+  if (times_late() == late) have_thread();  // for what was asked for since the last look
 }
 
 std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
@@ -213,7 +214,7 @@ void Notifier::drain_while_told(std::chrono::seconds timeout) {
 bool Notifier::takes_telling_over() {
   const MutexLock lock(mutex_);
   have_thread();
-  return !std::exchange(is_running_, true);
+  return !queue_.empty() && !std::exchange(is_running_, true);
 }
 
 bool Notifier::drain_for(std::chrono::milliseconds time) {

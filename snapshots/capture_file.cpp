@@ -56,12 +56,11 @@ Result<void> Capture::regular(Node& node, int parent, const struct stat& before,
     note_in_flight(path);
     if (!S_ISREG(status.st_mode)) return remove(node);
   }
-  // A full comparison may come after a time of which nothing is known: whoever can write to the file may
-  // store without a trace.
-  const bool reads = needs_reading(node, status) || (trust_.by_stat && has_writers(fd.get()).value_or(true));
-  // Asked before the bytes are read, too: a store through a mapping that ends meanwhile leaves no trace
-  // either.
-  bool is_mapped = reads && has_writers(fd.get()).value_or(true);
+  // Whoever can write to the file may store without a trace: before a full comparison, which may come after a
+  // time of which nothing is known, or through a mapping that ends while the bytes are read.
+  const bool is_due = needs_reading(node, status);
+  bool is_mapped = (is_due || trust_.by_stat) && has_writers(fd.get()).value_or(true);
+  const bool reads = is_due || is_mapped;
   leave_origin(node);
   if (auto made = tree_.become(node, NodeType::kFile); !made) return made;
   auto taken = reads ? take_from_model(node, status) : Result<bool>(true);
