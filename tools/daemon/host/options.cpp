@@ -344,13 +344,11 @@ Result<Options> read_options(int argc, const char* const* argv, const char* cons
 void print_help(std::ostream& out) {
   out << "Usage: okcvmd [OPTION]...\n"
          "Mounts a private, policed file system for every agent session and serves the control socket.\n"
-         "All but --keeper and what prints and exits may also be given as OKCVM_NAME in the environment or,\n"
-         "but for --config, as `name = value` in the INI file. The command line overrides the environment,\n"
-         "which overrides the file. Relative paths are taken from the working directory; in the file they "
-         "must be\n"
-         "absolute. Several values of one that may be repeated have a line each in the file; in the "
-         "environment\n"
-         "colons separate them, as in OKCVM_SKILLS_DIR=/a:/b.\n\n";
+         "All but --keeper and what prints and exits may also be given as OKCVM_NAME in the environment\n"
+         "or, but for --config, as `name = value` in the INI file. The command line overrides the\n"
+         "environment, which overrides the file. Relative paths are taken from the working directory; in\n"
+         "the file they must be absolute. Several values of one that may be repeated have a line each in\n"
+         "the file; in the environment colons separate them, as in OKCVM_SKILLS_DIR=/a:/b.\n\n";
   for (const auto& row : kTable) {
     std::string left = "  --" + std::string(row.name);
     if (!row.argument.empty()) left += " " + std::string(row.argument);
