@@ -99,13 +99,21 @@ inline SessionState::Change begin_change(fuse_req_t request, std::uint64_t fact 
   return dispatcher_of(request).state.start(Channel::current().unique(), fact);
 }
 
-/// As the above, but while the session is held back for a snapshot or a restore, it waits.
+/// As the above, but while the zone is held back for a snapshot or a restore, it waits.
+template <typename Body>
+auto gated_in(Zone zone, fuse_req_t request, Body body) {
+  return [zone, request, body = std::move(body)] {
+    auto& dispatcher = dispatcher_of(request);
+    Gate::Pass pass(dispatcher.gates.to(zone));
+    return body(dispatcher.operations);
+  };
+}
+
+/// The same in the zone of the node that the request is about.
 template <typename Body>
 auto gated(fuse_req_t request, Body body) {
-  return [request, body = std::move(body)] {
-    Gate::Pass pass(dispatcher_of(request).gate);
-    return body(dispatcher_of(request).operations);
-  };
+  const NodeId id{Channel::current().header->nodeid};
+  return gated_in(dispatcher_of(request).operations.zone_of(id), request, std::move(body));
 }
 
 /// As the above; but while somebody on the host holds a lease on the file, it waits outside, as open(2) with

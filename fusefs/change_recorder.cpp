@@ -26,7 +26,7 @@ void ChangeRecorder::record(const Node& known, ChangeKind kind) {
   // Covered is the directory that a file is known in; it may have names elsewhere, or no longer one there.
   if (nodes_.is_recorded(known.id, epoch) || (known.is_directory() && nodes_.is_covered(known.id, epoch)))
     return;
-  const Gate::Pass pass(moves_);
+  const Gate::Pass pass(moves_.managed);
   const auto node = nodes_.find(known.id);  // where it is by now
   if (!node || (node->dead && S_ISREG(node->type))) return;
   const auto path = path_to_record(*node);
@@ -37,7 +37,7 @@ void ChangeRecorder::record(const Node& known, ChangeKind kind) {
 
 void ChangeRecorder::record_entry(const Directory& directory, const char* name, ChangeKind kind) {
   if (!records(directory) || nodes_.is_covered(directory.id, changes_.epoch())) return;
-  const Gate::Pass pass(moves_);
+  const Gate::Pass pass(moves_.managed);
   note_entry(directory, name, kind);
 }
 

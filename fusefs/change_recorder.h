@@ -27,7 +27,7 @@ class ChangeRecorder final {
 
   /// Passed while a change is noted under its path, or an inode where it was found; closed while names move:
   /// what is noted after a rename was noted must be named as it is after that.
-  Gate& moves() { return moves_; }
+  Gate& moves(Zone zone) { return moves_.to(zone); }
 
   /// A file's bytes or attributes.
   void record(const Node& node, ChangeKind kind);
@@ -60,7 +60,7 @@ class ChangeRecorder final {
   NodeTable& nodes_;
   Directories& directories_;
   const Locate locate_;
-  Gate moves_;
+  Gates moves_;
 };
 
 }  // namespace okcvm::fusefs

@@ -19,12 +19,14 @@ namespace {
 
 void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const auto handout = hand_out(request);
+  const auto& operations = dispatcher_of(request).operations;
+  const Zone zone = node(parent) == kRootNode ? zone_named(name) : operations.zone_of(node(parent));
   answer(request,
-         gated(request,
-               [=](Operations& fs) {
-                 fs.is_looked_up(node(parent), name);
-                 return fs.look_up(node(parent), name);
-               }),
+         gated_in(zone, request,
+                  [=](Operations& fs) {
+                    fs.is_looked_up(node(parent), name);
+                    return fs.look_up(node(parent), name);
+                  }),
          reply_entry(request));
 }
 
@@ -243,6 +245,11 @@ void on_readdir(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t offse
          [](const ListingReply& reply) { reply.send(); });
 }
 
+/// Its file system may hang: who lists the root need not wait for it.
+bool is_workdir(NodeId directory, std::string_view name) {
+  return directory == kRootNode && zone_named(name) == Zone::kWorkdir;
+}
+
 void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t offset, fuse_file_info*) {
   const auto handout = hand_out(request);
   answer(request,
@@ -256,8 +263,8 @@ void on_readdirplus(fuse_req_t request, fuse_ino_t id, std::size_t room, off_t o
                    // Without a name in it, the kernel would take it for the end of the directory.
                    if (!reply.fits_with_inode(row) || (names > 0 && Handout::is_full())) return false;
                    const std::string_view name(row.name);
-                   const bool needless =
-                       name == "." || name == ".." || (directory && fs.may_leave_out(**directory, row));
+                   const bool needless = name == "." || name == ".." || is_workdir(node(id), name) ||
+                                         (directory && fs.may_leave_out(**directory, row));
                    auto entry = needless    ? Result<Entry>()
                                 : directory ? fs.look_up_in(**directory, row.name)
                                             : fs.look_up(node(id), row.name);
@@ -376,8 +383,11 @@ void on_write(fuse_req_t request, fuse_ino_t id, const char* data, std::size_t s
       [=](std::size_t written) { fuse_reply_write(request, written); });
 }
 
-void on_fsync(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_info*) {
-  answer_done(request, [=] { return dispatcher_of(request).operations.sync(node(id), data_only != 0); });
+void on_fsync(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_info* info) {
+  const Request who = asker(request);
+  answer_done(request, [=] {
+    return dispatcher_of(request).operations.sync_file(who, node(id), FileId{info->fh}, data_only != 0);
+  });
 }
 
 // Not gated, as writes are not: it may take long.

@@ -12,7 +12,7 @@ namespace okcvm::fusefs {
 /// What libfuse's callbacks need; the user data of a fuse_session.
 struct Dispatcher {
   Operations& operations;
-  Gate& gate;
+  Gates& gates;
   SessionState& state;
   class Channel& channel;
 };

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "policy/zones.h"
+
 namespace okcvm::fusefs {
 
 /// Lets a session's operations pass, and holds them back while something must not change: while a change set
@@ -50,6 +52,24 @@ class Gate {
  private:
   static constexpr std::uint32_t kClosed = 1u << 31;
   std::atomic<std::uint32_t> state_{0};
+};
+
+/// Two gates: a file system of the host's that hangs (a workdir's) keeps none of its operations from ending
+/// that a snapshot or a restore waits for. Locked both are closed.
+struct Gates {
+  Gate managed;
+  Gate shared;  // to zones that the host changes, too
+
+  Gate& to(Zone zone) { return rule_of(zone).changes_underneath ? shared : managed; }
+
+  void lock() {
+    shared.lock();  // first: where it waits for long, the other one is still open
+    managed.lock();
+  }
+  void unlock() {
+    managed.unlock();
+    shared.unlock();
+  }
 };
 
 }  // namespace okcvm::fusefs

@@ -140,7 +140,7 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
       state_(std::move(state)),
       backings_(*nodes_, *state_),
       operations_(operations_config(config_), *workspace_, *nodes_, *changes_, *state_, backings_, notifier_),
-      files_(operations_, *workspace_, gate_, notifier_, *state_),
+      files_(operations_, *workspace_, gates_, notifier_, *state_),
       channel_(
           device_.get(), *state_, config_.passthrough, start,
           [this] {
@@ -148,7 +148,7 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
             ready_.set_value();
           },
           [this] { loop_->add_thread(); }),
-      dispatcher_{operations_, gate_, *state_, channel_} {
+      dispatcher_{operations_, gates_, *state_, channel_} {
   channel_.set_syncs_at_once(operations_.syncs_at_once());
   operations_.set_metadata(config_.metadata);
   operations_.orphans().start(start);

@@ -72,7 +72,7 @@ class MountedSession final : public SessionMount {
   std::unique_ptr<ChangeLog> changes_;
   std::unique_ptr<SessionState> state_;
   Backings backings_;
-  Gate gate_;
+  Gates gates_;
   Notifier notifier_;
   Operations operations_;
   PathFiles files_;

@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kWritingTimeout{60};  // for the pages of one fil
 void MountedSession::fetch_mapped_stores() {
   bool has_asked = false;
   for (const NodeId id : nodes_->open_for_writing()) {
-    if (!nodes_->open_state(id).may_hide_stores()) continue;
+    if (!nodes_->open_state(id).may_hide_stores() || !rule_of(nodes_->zone_of(id)).snapshotted) continue;
     notifier_.inode(id);
     has_asked = true;
   }
@@ -33,7 +33,7 @@ ChangeSet MountedSession::cut_held() {
 
 ChangeSet MountedSession::cut_changes() {
   fetch_mapped_stores();
-  const Gate::Closing closing(gate_);
+  const Gate::Closing closing(gates_.managed);
   return cut_held();
 }
 
@@ -44,10 +44,10 @@ void MountedSession::mark_changed(const std::vector<RelPath>& paths) {
 class MountedSession::SessionHold final : public SessionMount::Hold {
  public:
   explicit SessionHold(MountedSession& session) : session_(session), untold_(*session.state_) {
-    session_.gate_.lock();
+    session_.gates_.managed.lock();
   }
   ~SessionHold() override {
-    session_.gate_.unlock();
+    session_.gates_.managed.unlock();
     session_.notifier_.drain();  // only now: a notice may wait for a request that was held back
     if (replaces_) session_.forget_names();
   }
@@ -134,7 +134,7 @@ void MountedSession::add_names_in(NodeId id, std::vector<RelPath>& paths) {
 /// Once the kernel was told: were they forgotten before, none could tell it after a death in between.
 void MountedSession::forget_names() {
   {
-    const Gate::Closing closing(gate_);
+    const Gate::Closing closing(gates_.managed);
     operations_.names_went();
   }
   notifier_.drain();

@@ -147,6 +147,12 @@ Result<Node> NodeTable::find(NodeId id) const {
   return copy_of(*row);
 }
 
+Zone NodeTable::zone_of(NodeId id) const {
+  MutexLock lock(mutex_);
+  const NodeRecord* row = live_record(id);
+  return row ? row->zone : Zone::kRoot;
+}
+
 std::optional<NodeId> NodeTable::reference_known(const InodeKey& key, NodeId parent, std::string_view name) {
   MutexLock lock(mutex_);
   const auto slot = index_.find(key, key_of());

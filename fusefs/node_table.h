@@ -66,6 +66,8 @@ class NodeTable {
   ~NodeTable();
 
   Result<Node> find(NodeId id) const EXCLUDES(mutex_);  // ESTALE when unknown
+  /// That of the root when it is unknown.
+  Zone zone_of(NodeId id) const EXCLUDES(mutex_);
 
   /// Takes one reference on a node that is already known under this key, and notes where it was found.
   /// Nothing when it is not known, or when only its handle can tell whether it still is the same file.

@@ -224,6 +224,9 @@ class Operations {
   Result<void> put(int from_directory, const char* from_name, NodeId parent, const char* name,
                    unsigned flags);
 
+  /// That of the root for a node that is not known any more.
+  Zone zone_of(NodeId id) const { return nodes_.zone_of(id); }
+
   // -- Attributes (operations_attributes.cpp)
   Result<Entry> attributes(NodeId id);
   /// When the inode was made; nothing where the backing file system does not say.
@@ -256,6 +259,8 @@ class Operations {
   Result<std::size_t> write(const Request& request, NodeId id, std::span<const std::byte> from, off_t offset,
                             int flags);
   Result<void> sync(NodeId id, bool data_only);
+  /// As sync(), through an open file: it also answers errors that other open files of the node met.
+  Result<void> sync_file(const Request& request, NodeId id, FileId file, bool data_only);
   Result<void> allocate(const Request& request, NodeId id, int mode, off_t offset, off_t length);
   /// `whence`: SEEK_DATA or SEEK_HOLE. Nothing if it has to be seek_after_stores(): data that was stored
   /// through a mapping may be a hole in the file still.

@@ -219,7 +219,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
   request.note(node->key.inode);
   // Nobody finds a file that had no name by its new one before its node has that.
   std::optional<Gate::Closing> alone;
-  if (node->dead) alone.emplace(recorder_.moves());
+  if (node->dead) alone.emplace(recorder_.moves(node->zone));
   if (with_faults("backing.link", [&] {
         return ::linkat(source->get(), "", (*place)->file.get(), name, AT_EMPTY_PATH);
       }) != 0) {

@@ -378,8 +378,17 @@ Result<void> Operations::sync(NodeId id, bool data_only) {
   auto file = Result<std::shared_ptr<FileDescriptor>>(backings_.attribute_file(id));
   if (!*file) file = data_file(*node, Access::kRead);
   if (!file) return fail(file.error());
-  if ((data_only ? ::fdatasync((*file)->get()) : ::fsync((*file)->get())) != 0) return fail_errno(errno);
-  return {};
+  const auto sync = data_only ? ::fdatasync : ::fsync;
+  if (with_faults("backing.sync", [&] { return sync((*file)->get()); }) == 0) return {};
+  const int error = errno;
+  state_.note_sync_error(id, error);
+  return fail_errno(error);
+}
+
+Result<void> Operations::sync_file(const Request& request, NodeId id, FileId file, bool data_only) {
+  auto synced = sync(id, data_only);
+  if (const int error = state_.take_sync_error(file, request.unique)) return fail_errno(error);
+  return synced;
 }
 
 Result<void> Operations::allocate(const Request& request, NodeId id, int mode, off_t offset, off_t length) {

@@ -171,7 +171,7 @@ Result<Entry> Operations::look_up(NodeId parent, const char* name) {
 }
 
 Result<Entry> Operations::look_up_in(const Directory& directory, const char* name, int opened, Lock lock) {
-  const Gate::Pass pass(recorder_.moves());  // what is found stands there until that is noted
+  const Gate::Pass pass(recorder_.moves(directory.zone));  // what is found stands there until that is noted
   const bool shared = rule_of(directory.zone).changes_underneath;
   struct stat status {};
   Node node;

@@ -45,7 +45,7 @@ Result<Operations::Renamed> Operations::rename(const Request& request, NodeId pa
   if (!may_change_names_in(request, **from)) return fail_errno(EACCES);
   auto to = place_for_change(request, new_parent, new_name, "rename");
   if (!to) return fail(to.error());
-  const Gate::Closing closing(recorder_.moves());
+  const Gate::Closing closing(recorder_.moves(from_node->zone));
   struct stat moved {};
   const auto is_noted = [&](const struct stat& status) {
     return ((status.st_ino ^ request.noted) & ~kExchanges) == 0;

@@ -160,7 +160,7 @@ Result<Entry> PathFiles::look_up(NodeId directory, const char* name) {
 // -- Looking
 
 Result<FileInfo> PathFiles::stat(const Caller& caller, const RelPath& path, bool follow) {
-  Gate::Pass pass(gate_);
+  Gate::Pass pass(gates_.managed);
   auto found = walk_existing(caller, path.text(), follow ? Last::kFollow : Last::kKeep);
   if (!found) return fail(found.error());
   return info_of_entry(found->last(), std::string(path.leaf()));
@@ -182,7 +182,7 @@ bool PathFiles::is_no_child(const Error& error) {
 
 Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::string_view after,
                                 std::size_t limit) {
-  Gate::Pass pass(gate_);
+  Gate::Pass pass(gates_.managed);
   auto found = walk_existing(caller, path.text(), Last::kFollow);
   if (!found) return fail(found.error());
   const Entry& directory = found->last();
@@ -235,7 +235,7 @@ Result<OpenedFile> PathFiles::open(const Caller& caller, const RelPath& path) {
 }
 
 Result<OpenedFile> PathFiles::open_once(const Caller& caller, const RelPath& path, NodeId& opened) {
-  Gate::Pass pass(gate_);
+  Gate::Pass pass(gates_.managed);
   auto found = walk_existing(caller, path.text(), Last::kFollow);
   if (!found) return fail(found.error());
   const Entry& entry = found->last();
@@ -261,7 +261,7 @@ Result<OpenedFile> PathFiles::open_once(const Caller& caller, const RelPath& pat
 }
 
 Result<std::string> PathFiles::read_link(const Caller& caller, const RelPath& path) {
-  Gate::Pass pass(gate_);
+  Gate::Pass pass(gates_.managed);
   auto found = walk_existing(caller, path.text(), Last::kKeep);
   if (!found) return fail(found.error());
   if (!S_ISLNK(found->last().attributes.st_mode))
@@ -273,7 +273,7 @@ Result<std::string> PathFiles::read_link(const Caller& caller, const RelPath& pa
 }
 
 Result<RelPath> PathFiles::resolve(const Caller& caller, std::string_view path, bool must_exist) {
-  Gate::Pass pass(gate_);
+  Gate::Pass pass(gates_.managed);
   auto found =
       must_exist ? walk_existing(caller, path, Last::kFollow) : walk(caller, path, Last::kFollowByName);
   if (!found) return fail(found.error());
@@ -323,7 +323,7 @@ Result<bool> PathFiles::make_directories(const Caller& caller, const RelPath& pa
   const SessionState::Untold untold(state_);
   std::vector<Placed> made;
   const auto result = [&]() -> Result<bool> {
-    const Gate::Closing alone(gate_);  // as the kernel's locks make its own changes of names
+    const std::lock_guard alone(gates_);  // as the kernel's locks make its own changes of names
     const auto there = walk_existing(caller, path.text(), Last::kFollow);
     if (check) {
       const auto info =

@@ -76,9 +76,9 @@ class PendingParts;
 /// Files by path, in terms of Operations by node. Thread-safe.
 class PathFiles final : public Files {
  public:
-  PathFiles(Operations& operations, Workspace& workspace, Gate& gate, Invalidator& kernel,
+  PathFiles(Operations& operations, Workspace& workspace, Gates& gates, Invalidator& kernel,
             SessionState& state)
-      : operations_(operations), workspace_(workspace), gate_(gate), kernel_(kernel), state_(state) {}
+      : operations_(operations), workspace_(workspace), gates_(gates), kernel_(kernel), state_(state) {}
 
   Result<FileInfo> stat(const Caller& caller, const RelPath& path, bool follow) override;
   Result<Listing> list(const Caller& caller, const RelPath& path, std::string_view after,
@@ -148,7 +148,7 @@ class PathFiles final : public Files {
 
   Operations& operations_;
   Workspace& workspace_;
-  Gate& gate_;
+  Gates& gates_;
   Invalidator& kernel_;
   SessionState& state_;
   Mutex publishing_;  // before the gate; what a check saw stays until the file is in its place

@@ -78,7 +78,7 @@ class PathFiles::StagedFile final : public IncomingFile {
 Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, const RelPath& path,
                                                         std::optional<mode_t> mode, IfExists if_exists,
                                                         EntryCheck check) {
-  Gate::Pass pass(gate_);
+  Gate::Pass pass(gates_.managed);
   const Zone zone = zone_named(path.top());
   if (path.is_root() || rule_of(zone).write_error)
     return fail(Code::kReadOnly,
@@ -148,7 +148,7 @@ Result<PublishedFile> PathFiles::publish(Incoming& incoming) {
   std::vector<Placed> changed;
   const auto attempt = [&]() -> Result<PublishedFile> {
     const MutexLock settled(publishing_);
-    const Gate::Closing alone(gate_);  // as the kernel's locks make its own changes of names
+    const std::lock_guard alone(gates_);  // as the kernel's locks make its own changes of names
     auto parent = walk_making(incoming.caller, incoming.path.parent(), kParentMode, changed);
     if (!parent) return fail(parent.error());
     const Entry& directory = parent->last();

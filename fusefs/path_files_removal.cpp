@@ -43,7 +43,7 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
     return true;
   };
   const auto remove_alone = [&]() -> Result<void> {
-    const Gate::Closing alone(gate_);
+    const std::lock_guard alone(gates_);
     auto removed = remove_last(caller, walk);
     return is_gone(removed) ? Result<void>() : removed;
   };
@@ -64,7 +64,7 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
         if (!removed) return removed;
         continue;
       }
-      const Gate::Pass pass(gate_);
+      const Gate::Pass pass(gates_.managed);
       auto listed = names_in(entry.id);
       if (is_gone(listed)) continue;
       if (!listed) return fail(listed.error());
@@ -78,7 +78,7 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
     }
     Name child = std::move(left.back().back());
     left.back().pop_back();
-    const Gate::Pass pass(gate_);
+    const Gate::Pass pass(gates_.managed);
     const auto held = look_up(entry.id, child.c_str());
     if (held ? held->id.value == 0 : is_no_child(held.error())) continue;
     if (!held) return fail(held.error());
@@ -96,7 +96,7 @@ Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool r
   {
     std::optional<MutexLock> settled;
     if (check) settled.emplace(publishing_);
-    std::unique_lock alone(gate_);  // as the kernel's locks make its own changes of names
+    std::unique_lock alone(gates_);  // as the kernel's locks make its own changes of names
     if (path.is_root())
       return fail(Code::kReadOnly, "the session root cannot be removed; delete the session");
     auto found = walk_existing(caller, path.text(), Last::kKeep);
@@ -137,7 +137,7 @@ Result<void> PathFiles::empty_zone(Zone zone, const GoesOn& goes_on) {
   Result<void> result;
   {
     const auto passing = [&](auto work) {
-      const Gate::Pass pass(gate_);
+      const Gate::Pass pass(gates_.managed);
       return work();
     };
     auto names = passing([&] { return names_in(node_of(zone)); });

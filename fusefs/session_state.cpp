@@ -14,6 +14,8 @@ constexpr std::uint64_t kMagic = 0x6f6b63766d737402;  // "okcvmst", version 2
 constexpr std::size_t kOpcodes = 56;
 constexpr std::size_t kErrnos = 140;
 constexpr std::size_t kMaxFiles = 1u << 20;
+constexpr std::uint32_t kOpenFlags = (1u << 24) - 1;  // all that Linux has
+constexpr std::uint32_t kSyncErrors = (1u << 7) - 1;
 
 constexpr std::array<std::string_view, kOpcodes> kOpcodeNames{
     "",
@@ -84,15 +86,18 @@ struct ChangeRecord {
   std::atomic<std::uint64_t> first_reference;  // the others have a place of their own
 };
 
+}  // namespace
+
 struct FileRecord {
   std::atomic<std::uint64_t> id;  // 0 while free; stored last
   std::uint64_t node;
-  std::uint64_t unique;
+  std::uint64_t unique;  // of the request that opened it, or that was told of the error
   std::uint32_t generation;
-  std::int32_t flags;
+  std::uint32_t flags : 24;  // open(2)'s
+  std::uint32_t sync_error : 7;
+  std::uint32_t is_told : 1;
 };
-
-}  // namespace
+static_assert(sizeof(FileRecord) == 32);
 
 struct StateHeader {
   std::uint64_t magic;
@@ -122,6 +127,14 @@ constexpr std::size_t kRegionSize = kReferencesOffset + SessionState::kChanges *
 
 FileRecord& file_record(const SharedRegion& region, std::uint32_t slot) {
   return reinterpret_cast<FileRecord*>(region.data() + kFilesOffset)[slot];
+}
+
+SessionState::OpenFile open_file(const FileRecord& row) {
+  return {NodeId{row.node}, static_cast<int>(row.flags)};
+}
+
+std::uint32_t slot_of(FileId id) {
+  return static_cast<std::uint32_t>(id.value) - 1;
 }
 
 /// Whether these bytes are a handshake that libfuse will answer. It would let noise pass in silence.
@@ -366,7 +379,8 @@ Result<FileId> SessionState::add_file(const OpenFile& file, std::uint64_t unique
   }
   FileRecord& row = file_record(region_, slot);
   row.node = file.node.value;
-  row.flags = file.flags;
+  row.flags = static_cast<std::uint32_t>(file.flags) & kOpenFlags;
+  row.sync_error = 0;
   row.unique = unique;
   const FileId id{(std::uint64_t{++row.generation} << 32) | (slot + 1)};
   fault_point("files.opened");
@@ -374,25 +388,28 @@ Result<FileId> SessionState::add_file(const OpenFile& file, std::uint64_t unique
   return id;
 }
 
+FileRecord* SessionState::find_file(FileId id) const {
+  const std::uint32_t slot = slot_of(id);
+  if (slot >= next_file_) return nullptr;
+  FileRecord& row = file_record(region_, slot);
+  return row.id.load() == id.value ? &row : nullptr;
+}
+
 std::optional<SessionState::OpenFile> SessionState::file(FileId id) const {
   MutexLock lock(mutex_);
-  const auto slot = static_cast<std::uint32_t>(id.value) - 1;
-  if (slot >= next_file_) return std::nullopt;
-  const FileRecord& row = file_record(region_, slot);
-  if (row.id.load() != id.value) return std::nullopt;
-  return OpenFile{NodeId{row.node}, row.flags};
+  const FileRecord* const row = find_file(id);
+  if (!row) return std::nullopt;
+  return open_file(*row);
 }
 
 std::optional<SessionState::OpenFile> SessionState::remove_file(FileId id) {
   MutexLock lock(mutex_);
-  const auto slot = static_cast<std::uint32_t>(id.value) - 1;
-  if (slot >= next_file_) return std::nullopt;
-  FileRecord& row = file_record(region_, slot);
-  if (row.id.load() != id.value) return std::nullopt;
-  const OpenFile file{NodeId{row.node}, row.flags};
-  row.id.store(0);
+  FileRecord* const row = find_file(id);
+  if (!row) return std::nullopt;
+  const OpenFile file = open_file(*row);
+  row->id.store(0);
   fault_point("files.closed");
-  free_files_.push_back(slot);
+  free_files_.push_back(slot_of(id));
   return file;
 }
 
@@ -410,9 +427,29 @@ std::vector<SessionState::OpenFile> SessionState::all_files() const {
   MutexLock lock(mutex_);
   for (std::uint32_t slot = 0; slot < next_file_; ++slot) {
     const FileRecord& row = file_record(region_, slot);
-    if (row.id.load()) files.push_back({NodeId{row.node}, row.flags});
+    if (row.id.load()) files.push_back(open_file(row));
   }
   return files;
+}
+
+void SessionState::note_sync_error(NodeId node, int errno_value) {
+  MutexLock lock(mutex_);
+  for (std::uint32_t slot = 0; slot < next_file_; ++slot) {
+    FileRecord& row = file_record(region_, slot);
+    if (row.id.load() == 0 || row.node != node.value) continue;
+    row.sync_error = static_cast<std::uint32_t>(errno_value) & kSyncErrors;
+    row.is_told = 0;
+  }
+}
+
+int SessionState::take_sync_error(FileId id, std::uint64_t unique) {
+  MutexLock lock(mutex_);
+  FileRecord* const row = find_file(id);
+  if (!row || row->sync_error == 0) return 0;
+  if (row->is_told && row->unique != unique) return 0;
+  row->unique = unique;
+  row->is_told = 1;
+  return row->sync_error;
 }
 
 std::uint64_t SessionState::open_count() const {

@@ -22,6 +22,7 @@
 
 namespace okcvm::fusefs {
 
+struct FileRecord;
 struct StateHeader;
 
 /// What a session's mount must remember across daemons besides its nodes: the handshake with the kernel,
@@ -129,6 +130,11 @@ class SessionState {
   std::optional<FileId> file_opened_by(std::uint64_t unique) const EXCLUDES(mutex_);
   std::vector<OpenFile> all_files() const EXCLUDES(mutex_);
   std::uint64_t open_count() const EXCLUDES(mutex_);
+  /// That bytes of a node's file could not be written to the disk: each of its open files is to be told of
+  /// that once, and the kernel tells only one descriptor of ours.
+  void note_sync_error(NodeId node, int errno_value) EXCLUDES(mutex_);
+  /// That of which no other request through this open file was told yet, as an errno value; 0: nothing.
+  int take_sync_error(FileId id, std::uint64_t unique) EXCLUDES(mutex_);
 
   // -- Counters
   void count(std::uint32_t opcode, std::uint64_t nanoseconds, int errno_value);
@@ -139,6 +145,7 @@ class SessionState {
   explicit SessionState(SharedRegion region);
   void forget_going() REQUIRES(mutex_);
   StateHeader& header() const;
+  FileRecord* find_file(FileId id) const REQUIRES(mutex_);
   void finish(std::uint32_t slot);
   std::atomic<std::uint64_t>& reference_at(std::uint32_t slot, std::uint32_t index) const;
 

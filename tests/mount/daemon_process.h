@@ -22,6 +22,7 @@ class DaemonProcess final {
   /// Takes the live mount over in a new process.
   bool take_over();
   void kill();
+  pid_t pid() const { return process_->pid(); }
   /// Waits for the end of a process that dies by itself.
   void reap() { process_->join(); }
   void kill_and_take_over() {

@@ -18,6 +18,7 @@
 
 #include "tests/mount/sweep.h"
 #include "tests/mount/sweep_stride.h"
+#include "tests/support/loop_disk.h"
 
 namespace okcvm::test {
 namespace {
@@ -312,6 +313,39 @@ TEST_F(RefusedRemoval, LeavesAnOpenFileOneLink) {
   refused("backing.rename", [](const fs::path& here) {
     return ANSWER_OF(::rename((here / "other").c_str(), (here / "file").c_str()));
   });
+}
+
+/// Of a session that has something on a disk: of others fsync(2) has nothing to wait for.
+class SyncError : public Sweep {
+ protected:
+  void SetUp() override {
+    Sweep::SetUp();
+    if (IsSkipped()) return;
+    if (const auto reason = disk_.mount_at(host_.path()); !reason.empty()) GTEST_SKIP() << reason;
+    start([&](fusefs::MountConfig& config) {
+      config.workdir = open_file(host_.path(), O_RDONLY | O_DIRECTORY);
+    });
+  }
+
+ private:
+  ScratchDirectory host_{"workdir"};
+  LoopDisk disk_{"ext4", "16M"};
+};
+
+TEST_F(SyncError, IsToldToEachOpenFileOnce) {
+  write(outputs() / "other", "bytes");
+  const auto other = open_file(outputs() / "other", O_RDWR);
+  const auto first = open_file(outputs() / "file", O_RDWR | O_CREAT);
+  const auto second = open_file(outputs() / "file", O_RDONLY);
+  const auto third = open_file(outputs() / "file", O_RDONLY);
+  arm("errno:backing.sync:1:EIO");
+  EXPECT_ERRNO(EIO, ::fsync(first.get()));
+  disarm();
+  EXPECT_ERRNO(EIO, ::fdatasync(second.get()));
+  replace_daemon();
+  EXPECT_ERRNO(EIO, ::fsync(third.get()));
+  const auto later = open_file(outputs() / "file", O_RDONLY);
+  for (const auto* file : {&first, &second, &third, &later, &other}) EXPECT_OK(::fsync(file->get()));
 }
 
 using FirstWrite = Sweep;

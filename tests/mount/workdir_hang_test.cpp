@@ -1,0 +1,92 @@
+// A workdir whose file system answers nothing for a while holds up neither snapshots nor the rest of its
+// session.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <thread>
+
+#include "tests/mount/daemon_process.h"
+#include "tests/support/mounted_session.h"
+#include "tests/support/process.h"
+
+namespace okcvm::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A session whose workdir/ is a directory of a file system that can be made to answer nothing.
+class HungWorkdir : public MountedSession {
+ protected:
+  void SetUp() override {
+    MountedSession::SetUp();
+    if (IsSkipped()) return;
+    ASSERT_TRUE(server_.mount()) << server_.why();
+    for (const char* name : {"file", "other"}) write(place_.outputs() / name, name);
+    start_with([&](fusefs::MountConfig& config) {
+      config.workdir = open_file(place_.outputs(), O_RDONLY | O_DIRECTORY);
+    });
+    write(outputs() / "file", "bytes");
+  }
+  void TearDown() override {
+    ::kill(server_.pid(), SIGCONT);
+    MountedSession::TearDown();
+  }
+
+  fs::path workdir() const { return mount() / "workdir"; }
+
+  /// A program asks for what the workdir's file system does not answer until others have gone on.
+  void expect_no_wait_for(const std::function<bool()>& call, long waits_for) {
+    for (const char* known : {"", "file", "other"}) stat_of(place_.outputs() / known);
+    ASSERT_OK(::kill(server_.pid(), SIGSTOP));
+    ChildProcess program([&](ChildProcess&) { return call() ? 0 : 1; });
+    wait_for_driver_within(waits_for);
+    auto others = std::async(std::launch::async, [&] {
+      session().driver().retire_changes(session().driver().cut_changes());
+      session().driver().hold()->invalidate({});
+      EXPECT_OK(::mkdir((outputs() / "d").c_str(), 0755));
+      EXPECT_OK(::rename((outputs() / "d").c_str(), (outputs() / "e").c_str()));
+      EXPECT_OK(::rename((outputs() / "file").c_str(), (outputs() / "moved").c_str()));
+      EXPECT_THAT(list(mount()), ::testing::Contains("workdir"));
+    });
+    const bool went_on = others.wait_for(kTimeout) == std::future_status::ready;
+    EXPECT_OK(::kill(server_.pid(), SIGCONT));
+    EXPECT_TRUE(went_on);
+    others.get();
+    EXPECT_EQ(program.join(), 0);
+  }
+
+ private:
+  /// Until the driver, in this process, waits for a system call of this number.
+  static void wait_for_driver_within(long number) {
+    for (;; std::this_thread::yield())
+      for (const auto& thread : fs::directory_iterator("/proc/self/task"))
+        if (read(thread.path() / "syscall").starts_with(std::to_string(number) + " 0x") &&
+            read(thread.path() / "wchan").starts_with("request_wait_answer"))
+          return;
+  }
+
+  static constexpr std::chrono::seconds kTimeout{20};
+  SessionPlace place_{"56ef78ab"};
+  DaemonProcess server_{place_};
+};
+
+TEST_F(HungWorkdir, LooksANameUp) {
+  expect_no_wait_for([&] { return !there_is(workdir() / "new"); }, SYS_openat2);
+}
+
+TEST_F(HungWorkdir, MovesAName) {
+  expect_no_wait_for(
+      [&] { return ::rename((workdir() / "file").c_str(), (workdir() / "other").c_str()) == 0; },
+      SYS_renameat);
+}
+
+}  // namespace
+}  // namespace okcvm::test
