@@ -37,7 +37,7 @@ ssize_t write_channel(int, iovec* parts, int count, void* user_data) {
   return channel.write({parts, static_cast<std::size_t>(count)});
 }
 
-Operations::Config operations_config(const MountConfig& config) {
+Operations::Config operations_config(const MountConfig& config, Start start) {
   Operations::Config operations;
   operations.mount_points = {config.mount_point};
   const auto real = real_mount_root(config.mount_point.parent_path()) / config.mount_point.filename();
@@ -48,6 +48,7 @@ Operations::Config operations_config(const MountConfig& config) {
   operations.created_at = config.created_at;
   operations.symlink_host_roots = config.symlink_host_roots;
   operations.on_denial = config.on_denial;
+  operations.start = start;
   return operations;
 }
 
@@ -139,7 +140,8 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
       changes_(std::move(changes)),
       state_(std::move(state)),
       backings_(*nodes_, *state_),
-      operations_(operations_config(config_), *workspace_, *nodes_, *changes_, *state_, backings_, notifier_),
+      operations_(operations_config(config_, start), *workspace_, *nodes_, *changes_, *state_, backings_,
+                  notifier_),
       files_(operations_, *workspace_, gates_, notifier_, *state_),
       channel_(
           device_.get(), *state_, config_.passthrough, start,
@@ -268,6 +270,7 @@ void MountedSession::tell_after_take_over() {
   else
     operations_.have_misplaced_found();
   if (has_lost) state_->forget_unclaimed();
+  operations_.forget_unknown_of_former();
 }
 
 // -- Ending

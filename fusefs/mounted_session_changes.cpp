@@ -32,6 +32,7 @@ ChangeSet MountedSession::cut_held() {
 }
 
 ChangeSet MountedSession::cut_changes() {
+  operations_.forget_unknown();
   fetch_mapped_stores();
   const Gate::Closing closing(gates_.managed);
   return cut_held();

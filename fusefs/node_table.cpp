@@ -271,6 +271,14 @@ std::vector<NodeId> NodeTable::unreferenced() const {
   return ids;
 }
 
+std::vector<NodeId> NodeTable::nameless() const {
+  std::vector<NodeId> ids;
+  MutexLock lock(mutex_);
+  for (const NodeId id : all_ids())
+    if (record(id.slot()).dead) ids.push_back(id);
+  return ids;
+}
+
 bool NodeTable::knows_any_in(VolumeId volume) const {
   if (volume < kFirstSkillVolume) return true;
   MutexLock lock(mutex_);

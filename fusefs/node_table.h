@@ -87,6 +87,8 @@ class NodeTable {
   void give_back_own(NodeId id) EXCLUDES(mutex_);
   /// Those that only a former daemon referred to.
   std::vector<NodeId> unreferenced() const EXCLUDES(mutex_);
+  /// Those that nothing leads to any more: Node::dead.
+  std::vector<NodeId> nameless() const EXCLUDES(mutex_);
 
   /// Only told of volumes of skills.
   bool knows_any_in(VolumeId volume) const EXCLUDES(mutex_);

@@ -27,7 +27,7 @@ std::vector<std::byte> message(fuse_notify_code code, const Body& body, const st
   return bytes;
 }
 
-/// Of all pages and attributes from `offset` on; of the attributes alone if that is negative.
+/// Of all pages and attributes from `offset` on, or of kAttributesAlone.
 std::vector<std::byte> inode_message(NodeId id, std::int64_t offset) {
   return message(FUSE_NOTIFY_INVAL_INODE, fuse_notify_inval_inode_out{id.value, offset, 0});
 }
@@ -92,7 +92,7 @@ bool Notifier::tell_next(Waiting waiting) {
     }
   }
   const auto late = times_late();
-  const bool told = tell(std::move(messages), waiting);
+  const Told told = tell(std::move(messages), waiting);
   const bool is_late = waiting == Waiting::kShort && times_late() != late;
   if (!is_late && notices.back().then) notices.back().then(told);
   const MutexLock lock(mutex_);
@@ -118,6 +118,7 @@ std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
   // No file has such a name; to look for it the kernel locks the directory, as renames do until their end.
   static const std::string no_name(NAME_MAX + 1, '?');
   if (notice.manner == Manner::kLookUp) return look_up_message(mount_point_, notice.name, notice.inode);
+  if (notice.manner == Manner::kAsk) return inode_message(notice.node, kAttributesAlone);
   const std::string& name = notice.then ? no_name : notice.name;
   if (name.empty()) return inode_message(notice.node, 0);
   fuse_notify_inval_entry_out out{};
@@ -129,21 +130,21 @@ std::vector<std::byte> Notifier::message_of(const Notice& notice) const {
   return message(FUSE_NOTIFY_INVAL_ENTRY, out, name);
 }
 
-bool Notifier::tell(std::vector<std::byte> notices, Waiting waiting) {
-  if (notices.empty()) return true;
+Notifier::Told Notifier::tell(std::vector<std::byte> notices, Waiting waiting) {
+  if (notices.empty()) return Told::kYes;
   if (waiting == Waiting::kShort && is_held_up()) {
     was_late();
-    return false;
+    return Told::kLate;
   }
   auto line = take_line();
-  if (!line) return false;
+  if (!line) return Told::kByNobody;
   auto told = line->tell(device_, notices, kTimeout);
-  while (told == Teller::Line::Told::kLate) {
+  while (told == Told::kLate) {
     Teller::look_after();
     if (waiting == Waiting::kShort) break;
     told = line->wait(device_, notices, kTimeout);
   }
-  if (told != Teller::Line::Told::kYes && told != Teller::Line::Told::kNotFound) was_late();
+  if (told != Told::kYes && told != Told::kNotFound) was_late();
   return give_back(std::move(line), told);
 }
 
@@ -169,29 +170,30 @@ std::shared_ptr<Teller::Line> Notifier::take_line() {
   return line;
 }
 
-bool Notifier::give_back(std::shared_ptr<Teller::Line> line, Teller::Line::Told told) {
+Notifier::Told Notifier::give_back(std::shared_ptr<Teller::Line> line, Told told) {
   const MutexLock lock(mutex_);
-  (told == Teller::Line::Told::kLate ? late_lines_ : idle_lines_).push_back(std::move(line));
+  (told == Told::kLate ? late_lines_ : idle_lines_).push_back(std::move(line));
   have_thread();  // which ends the lines that are not used any more
-  return told == Teller::Line::Told::kYes && !is_cut_;
+  return is_cut_ ? Told::kByNobody : told;
 }
 
 bool Notifier::inode_now(NodeId id) {
-  return tell(inode_message(id, 0), Waiting::kShort);
+  return tell(inode_message(id, 0), Waiting::kShort) == Told::kYes;
 }
 
 bool Notifier::links_now(std::span<const NodeId> ids) {
   std::vector<std::byte> messages;
   for (const NodeId id : ids) {
     const auto bytes = inode_message(id, 0);
-    if (messages.size() + bytes.size() > Teller::kMost && !tell(std::exchange(messages, {}))) return false;
+    if (messages.size() + bytes.size() > Teller::kMost && tell(std::exchange(messages, {})) != Told::kYes)
+      return false;
     messages.insert(messages.end(), bytes.begin(), bytes.end());
   }
-  return tell(std::move(messages));
+  return tell(std::move(messages)) == Told::kYes;
 }
 
 void Notifier::attributes_now(NodeId id) {
-  write_notices(device_, inode_message(id, -1));
+  write_notices(device_, inode_message(id, kAttributesAlone));
 }
 
 void Notifier::was_late() {

@@ -40,7 +40,9 @@ class Notifier final : public Invalidator {
     push({parent, name, Manner::kExpireOrDrop});
   }
   void look_up(const RelPath& path, std::uint64_t inode, std::function<void(bool)> then) override {
-    push({kRootNode, path.is_root() ? "." : path.text(), Manner::kLookUp, std::move(then), inode});
+    std::function<void(Told)> once_told;
+    if (then) once_told = [then = std::move(then)](Told told) { then(told == Told::kYes); };
+    push({kRootNode, path.is_root() ? "." : path.text(), Manner::kLookUp, std::move(once_told), inode});
   }
   void inode(NodeId id) override { push({id, {}, Manner::kDrop}); }
   /// Waits as drain() does.
@@ -48,7 +50,12 @@ class Notifier final : public Invalidator {
   [[nodiscard]] bool links_now(std::span<const NodeId> ids) override;
   void attributes_now(NodeId id) override;
   void after_changes_in(NodeId directory, std::function<void()> then) override {
-    push({directory, {}, Manner::kDrop, [then = std::move(then)](bool) { then(); }});
+    push({directory, {}, Manner::kDrop, [then = std::move(then)](Told) { then(); }});
+  }
+  void if_unknown(NodeId id, std::function<void()> then) override {
+    push({id, {}, Manner::kAsk, [then = std::move(then)](Told told) {
+            if (told == Told::kNotFound) then();
+          }});
   }
   /// Waits until everything asked for before was told, but not for a program that keeps a directory locked:
   /// where nothing could be told for a while the rest is told when it can be, at the latest by the next
@@ -62,17 +69,18 @@ class Notifier final : public Invalidator {
   bool drain_for(std::chrono::milliseconds time) EXCLUDES(mutex_);
 
  private:
+  using Told = Teller::Line::Told;
   static constexpr std::chrono::seconds kTimeout{2};
   static constexpr std::size_t kMostLate = 8;
   enum class Waiting : std::uint8_t { kShort, kEndless };
   /// What becomes of a name; what comes after the "Or" is for a kernel that cannot let it expire.
-  enum class Manner : std::uint8_t { kDrop, kExpireOrNothing, kExpireOrDrop, kLookUp };
+  enum class Manner : std::uint8_t { kDrop, kExpireOrNothing, kExpireOrDrop, kLookUp, kAsk };
   struct Notice {
     NodeId node;
     std::string name;  // empty: the inode itself; a path from the root, to be looked up
     Manner manner;
-    std::function<void(bool told)> then = {};  // after_changes_in(), look_up()
-    std::uint64_t inode = 0;                   // look_up()
+    std::function<void(Told)> then = {};  // after_changes_in(), look_up(), if_unknown()
+    std::uint64_t inode = 0;              // look_up()
   };
   void push(Notice notice) EXCLUDES(mutex_);
   void have_thread() REQUIRES(mutex_);
@@ -85,14 +93,13 @@ class Notifier final : public Invalidator {
   /// Whether the caller is to tell in place, as no thread does or can be had.
   bool takes_telling_over() EXCLUDES(mutex_);
   std::vector<std::byte> message_of(const Notice& notice) const;
-  /// Comes back when the kernel has taken them (true, unless the last looks for what is not there), or nobody
-  /// may wait any more.
-  bool tell(std::vector<std::byte> notices, Waiting waiting = Waiting::kEndless) EXCLUDES(mutex_);
+  /// Comes back when the kernel has taken them (kYes, or kNotFound of the last), or nobody may wait any more.
+  Told tell(std::vector<std::byte> notices, Waiting waiting = Waiting::kEndless) EXCLUDES(mutex_);
   std::shared_ptr<Teller::Line> take_line() EXCLUDES(mutex_);
   /// Whether so many wait for the kernel that no more should.
   bool is_held_up() EXCLUDES(mutex_);
-  /// Answers whether it was told, not cut.
-  bool give_back(std::shared_ptr<Teller::Line> line, Teller::Line::Told told) EXCLUDES(mutex_);
+  /// Answers the same, unless it was cut.
+  Told give_back(std::shared_ptr<Teller::Line> line, Told told) EXCLUDES(mutex_);
 
   int device_ = -1;
   std::string mount_point_;

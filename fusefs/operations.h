@@ -100,6 +100,9 @@ class Invalidator {
   /// Calls `then`, from another thread, once every change of names in this directory, and every listing of
   /// it, that is under way in the kernel now has ended there, too.
   virtual void after_changes_in(NodeId directory, std::function<void()> then) = 0;
+  /// Calls `then`, from another thread, if the kernel does not know the inode: what it has of it is a FORGET
+  /// at the most.
+  virtual void if_unknown(NodeId id, std::function<void()> then) = 0;
   /// Waits until everything asked for before is done. Must not be called while holding back requests.
   virtual void drain() = 0;
 };
@@ -117,6 +120,7 @@ class Operations {
     timespec created_at{};
     std::vector<std::string> symlink_host_roots;
     std::function<void(std::string_view, const RelPath&, int)> on_denial;
+    Start start = Start::kAnew;
   };
   Operations(Config config, Workspace& workspace, NodeTable& nodes, ChangeLog& changes, SessionState& state,
              Backings& backings, Invalidator& kernel);
@@ -204,6 +208,11 @@ class Operations {
                          const Result<struct stat>& source, NodeId new_parent, const char* new_name,
                          unsigned flags);
   void let_go(Nameless inode);
+  /// A daemon that died may have taken FORGETs with it: lets go of the inodes without a name that the kernel
+  /// does not know any more.
+  void forget_unknown();
+  /// The same of all that the former daemon left.
+  void forget_unknown_of_former();
   Result<struct stat> status_at(NodeId parent, const char* name);
   /// Names are about to go by another way than these operations. Until names_went(), when the kernel was
   /// told, their nodes keep them; then they are gone, or stay after all. All while requests are held back.
@@ -364,6 +373,7 @@ class Operations {
   Unexpected refused_removal(const Directory& directory, const struct stat& status, int error);
   void may_have_lost_names(NodeId id, GoingInodes::Going going);
   void name_is_given(const Node& node, const Directory& directory, const char* name);
+  void forget_unknown(const std::vector<NodeId>& ids);
   Nameless name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                         FileDescriptor held);
   /// Where little is left, a file that lost its last name and is not open goes at once, as it does without a
@@ -460,6 +470,7 @@ class Operations {
   DeeperMoves deeper_moves_;
   DirectorySearches searches_;
   RemovedInodes removed_;
+  std::atomic<std::uint32_t> removals_ = 0;
   GoingInodes going_;
   Mutex metadata_mutex_;
   std::shared_ptr<const std::string> metadata_ GUARDED_BY(metadata_mutex_);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <limits>
 
 #include "fusefs/caller_identity.h"
 #include "fusefs/caller_rights.h"
@@ -322,7 +323,23 @@ Operations::Nameless Operations::name_is_gone(const Directory& directory, const 
   if (!held) return id;
   nodes_.note_last_status(*id, status);
   removed_.hold(*id, std::move(held));
+  constexpr std::uint32_t kOften = 1024;
+  if (++removals_ % kOften == 0) forget_unknown();
   return id;
+}
+
+void Operations::forget_unknown() {
+  if (config_.start == Start::kTakeOver) forget_unknown(removed_.all());
+}
+
+void Operations::forget_unknown_of_former() {
+  forget_unknown(nodes_.nameless());
+}
+
+void Operations::forget_unknown(const std::vector<NodeId>& ids) {
+  constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
+  for (const NodeId id : ids)
+    if (nodes_.open_state(id).opens == 0) kernel_.if_unknown(id, [this, id] { forget(id, kAll); });
 }
 
 void Operations::not_held(NodeId id) {

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "fusefs/operations.h"
+#include "policy/fault.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -231,6 +232,7 @@ bool Operations::may_leave_out(const Directory& directory, const ListedName& row
 }
 
 void Operations::forget(NodeId id, std::uint64_t count) {
+  fault_point("forget");
   const Forgotten forgotten = backings_.forget(id, count);
   if (!forgotten.gone) return;
   not_held(id);

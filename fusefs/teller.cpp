@@ -181,6 +181,17 @@ bool look_up(const char* mount_point, const char* path, std::uint64_t inode) {
   return found && ::statx(found.get(), "", kFlags, STATX_INO, &status) == 0 && status.stx_ino == inode;
 }
 
+/// Of the notice that begins here.
+bool is_of_attributes_alone(std::span<const std::byte> notice) {
+  struct {
+    fuse_out_header header;
+    fuse_notify_inval_inode_out body;
+  } inode;
+  if (notice.size() < sizeof inode) return false;
+  std::memcpy(&inode, notice.data(), sizeof inode);
+  return inode.header.error == FUSE_NOTIFY_INVAL_INODE && inode.body.off == kAttributesAlone;
+}
+
 /// It never says anything here. Its end closes a line a moment sooner than this.
 bool has_ended() {
   constexpr int kMomentMilliseconds = 200;
@@ -215,7 +226,8 @@ Told write_notices(int device, std::span<const std::byte> notices) {
       if (!look_up(mount_point, mount_point + std::strlen(mount_point) + 1, header.unique))
         told = Told::kNotFound;
     } else {
-      [[maybe_unused]] const auto written = ::write(device, notices.data(), header.len);
+      const auto written = ::write(device, notices.data(), header.len);
+      if (written < 0 && errno == ENOENT && is_of_attributes_alone(notices)) told = Told::kNotFound;
     }
     notices = notices.subspan(header.len);
   }

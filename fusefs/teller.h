@@ -42,7 +42,8 @@ class Teller final {
     /// Writes these notices, each a whole message to the kernel, to `device`, and comes back when the kernel
     /// has taken them, once cut() was called, or after this time: kLate. The line is of use
     /// again once it is_done(), or one has waited for it. At most kMost bytes together. kNotFound: all were
-    /// told, and the last is a look_up_message() that did not find its inode.
+    /// told, and the last is a look_up_message() that did not find its inode, or of the attributes alone of
+    /// an inode that the kernel does not know.
     enum class Told : std::uint8_t { kYes, kNotFound, kLate, kByNobody };
     [[nodiscard]] Told tell(int device, std::span<std::byte> notices,
                             std::chrono::milliseconds timeout) const;
@@ -67,6 +68,9 @@ class Teller final {
 /// where this inode is expected.
 std::vector<std::byte> look_up_message(const std::string& mount_point, const std::string& path,
                                        std::uint64_t inode);
+
+/// As the offset of a FUSE_NOTIFY_INVAL_INODE: no pages are dropped.
+constexpr std::int64_t kAttributesAlone = -1;
 
 /// Writes notices one after the other. ENOENT and the like are no errors: the kernel does not know what it
 /// should forget. Answers kYes or kNotFound.

@@ -39,6 +39,8 @@ std::string answer(fusefs::SessionMount& driver, const SessionPlace& place, cons
     for (const auto& operation : statistics.operations)
       if (operation.name == question.substr(6)) return std::to_string(operation.count);
   if (question.starts_with("take away ")) take_away(driver, place, question.substr(10));
+  if (question.starts_with("tell of "))
+    driver.hold()->invalidate({value_of(RelPath::parse(question.substr(8)))});
   if (question.starts_with("begin to take away ")) take_away_and_stop(driver, place, question.substr(19));
   if (question == "forget changes") driver.retire_changes(driver.cut_changes());
   if (question.starts_with("changed ")) {

@@ -38,7 +38,7 @@ class DaemonProcess final {
       pid_t other, const std::function<void()>& meanwhile = [] {});
 
   /// What the process answers: "open files", "nodes", "count NAME", "changed PATH", "forget changes",
-  /// "passthrough", "survives", "take away PATH" (as a restore does).
+  /// "passthrough", "survives", "take away PATH" (as a restore does), "tell of PATH" (the kernel forgets it).
   std::string ask(const std::string& question);
   const std::string& why() const { return failure_; }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -346,6 +347,37 @@ TEST_F(SyncError, IsToldToEachOpenFileOnce) {
   EXPECT_ERRNO(EIO, ::fsync(third.get()));
   const auto later = open_file(outputs() / "file", O_RDONLY);
   for (const auto* file : {&first, &second, &third, &later, &other}) EXPECT_OK(::fsync(file->get()));
+}
+
+class LostForget : public Sweep {
+ protected:
+  /// Whether so many come to be known. The kernel tells a moment later what it forgot.
+  bool comes_to_know(const std::string& nodes) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (daemon_->ask("nodes") != nodes) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      daemon_->ask("forget changes");
+    }
+    return true;
+  }
+};
+
+/// Of what the kernel forgot the daemon that died knew alone.
+TEST_F(LostForget, DoesNotKeepWhatIsRemovedLater) {
+  for (int n = 1;; ++n) {
+    SCOPED_TRACE("death at point " + std::to_string(n));
+    start();
+    const auto nodes = daemon_->ask("nodes");
+    write(outputs() / "file", "bytes");
+    arm("kill:" + std::to_string(n));
+    daemon_->ask("tell of outputs/file");
+    disarm();
+    const int deaths = takeovers_;
+    EXPECT_OK(::unlink((outputs() / "file").c_str()));
+    EXPECT_TRUE(comes_to_know(nodes)) << daemon_->ask("nodes") << " nodes, not " << nodes;
+    if (HasFailure() || deaths == 0) break;
+    ASSERT_LT(n, 100);
+  }
 }
 
 using FirstWrite = Sweep;
