@@ -364,12 +364,14 @@ void Operations::let_go(Nameless inode) {
 void Operations::name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode) {
   nodes_.distrust_all();  // the inode's number may be another's by now
   const auto stale = nodes_.children(directory.id, [&](const Node& node) {
-    return node.name == name && !node.dead && node.key.inode != but_inode;
+    return (node.name == name || node.name.empty()) && !node.dead && node.key.inode != but_inode;
   });
   for (const Node& node : stale) {
     struct stat status {};
     auto held = open_inode(node, O_PATH | O_NOFOLLOW);
     if (!held || ::fstat(held->get(), &status) != 0) status.st_nlink = 0;
+    const nlink_t hidden = orphans_.keeps(node.id) ? 1 : 0;
+    if (node.name.empty() && status.st_nlink > hidden) continue;  // it may be another one that was taken
     status.st_ino = node.key.inode;
     status.st_mode = node.type;
     status.st_nlink += 1;  // as it was before

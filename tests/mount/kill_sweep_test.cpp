@@ -349,6 +349,32 @@ TEST_F(SyncError, IsToldToEachOpenFileOnce) {
   for (const auto* file : {&first, &second, &third, &later, &other}) EXPECT_OK(::fsync(file->get()));
 }
 
+using LongName = Sweep;
+
+/// It is not among what is known of a file.
+TEST_F(LongName, IsGoneOnceItIsRemoved) {
+  const std::string name(200, 'n');
+  for (int n = 1;; ++n) {
+    SCOPED_TRACE("death at point " + std::to_string(n));
+    start();
+    const auto file = open_file(outputs() / name, O_RDWR | O_CREAT);
+    daemon_->ask("forget changes");
+    arm("kill:" + std::to_string(n));
+    EXPECT_EQ(make({"", "", [](const fs::path& here) { return ANSWER_OF(::unlink(here.c_str())); }, ""},
+                   outputs() / name),
+              "ok");
+    disarm();
+    const int deaths = takeovers_;
+    EXPECT_EQ(stat_of(file).st_nlink, 0u);
+    EXPECT_EQ(daemon_->ask("changed outputs/" + name), "yes");
+    daemon_->ask("forget changes");
+    write_all(file, "more");
+    EXPECT_EQ(daemon_->ask("changed outputs/" + name), "no");
+    if (HasFailure() || deaths == 0) break;
+    ASSERT_LT(n, 100);
+  }
+}
+
 class LostForget : public Sweep {
  protected:
   /// Whether so many come to be known. The kernel tells a moment later what it forgot.
