@@ -74,10 +74,22 @@ auto outcome_of(Body& body) noexcept -> decltype(body()) try {
   return fail_errno(EIO);
 }
 
+/// The zone of the node that the request is about.
+inline Zone zone_of(fuse_req_t request) {
+  return dispatcher_of(request).operations.zone_of(NodeId{Channel::current().header->nodeid});
+}
+
+/// Where a file system of the host's may be asked, which answers when it likes: the root shows the workdir.
+inline Channel* channel_if_may_wait(fuse_req_t request) {
+  const Zone zone = zone_of(request);
+  return zone == Zone::kWorkdir || zone == Zone::kRoot ? &dispatcher_of(request).channel : nullptr;
+}
+
 /// Runs an operation and replies. What is done after that must not need the node: the kernel may drop it at
 /// once.
 template <typename Body, typename Reply>
 void answer(fuse_req_t request, Body body, Reply reply) noexcept {
+  const Channel::MayWait may_wait(channel_if_may_wait(request));
   auto result = outcome_of(body);
   do_unheard(&Handout::settle);
   if (result)
@@ -90,6 +102,7 @@ void answer(fuse_req_t request, Body body, Reply reply) noexcept {
 
 template <typename Body>
 void answer_done(fuse_req_t request, Body body) noexcept {
+  const Channel::MayWait may_wait(channel_if_may_wait(request));
   const Result<void> result = outcome_of(body);
   fuse_reply_err(request, result ? 0 : result.error().errno_value);
 }
@@ -109,11 +122,9 @@ auto gated_in(Zone zone, fuse_req_t request, Body body) {
   };
 }
 
-/// The same in the zone of the node that the request is about.
 template <typename Body>
 auto gated(fuse_req_t request, Body body) {
-  const NodeId id{Channel::current().header->nodeid};
-  return gated_in(dispatcher_of(request).operations.zone_of(id), request, std::move(body));
+  return gated_in(zone_of(request), request, std::move(body));
 }
 
 /// As the above; but while somebody on the host holds a lease on the file, it waits outside, as open(2) with

@@ -96,6 +96,21 @@ class Channel {
    private:
     Channel& channel_;
   };
+  /// The same of one that may come to wait. `channel`: nullptr for others.
+  class MayWait final {
+   public:
+    explicit MayWait(Channel* channel) : channel_(channel) {
+      if (channel_) ++channel_->waiting_;
+    }
+    ~MayWait() {
+      if (channel_) --channel_->waiting_;
+    }
+    MayWait(const MayWait&) = delete;
+    MayWait& operator=(const MayWait&) = delete;
+
+   private:
+    Channel* const channel_;
+  };
   int waiting() const { return waiting_; }
 
   static CurrentRequest& current();

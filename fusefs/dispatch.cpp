@@ -19,8 +19,7 @@ namespace {
 
 void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   const auto handout = hand_out(request);
-  const auto& operations = dispatcher_of(request).operations;
-  const Zone zone = node(parent) == kRootNode ? zone_named(name) : operations.zone_of(node(parent));
+  const Zone zone = node(parent) == kRootNode ? zone_named(name) : zone_of(request);
   answer(request,
          gated_in(zone, request,
                   [=](Operations& fs) {

@@ -11,7 +11,10 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/mount/daemon_process.h"
 #include "tests/support/mounted_session.h"
@@ -42,12 +45,15 @@ class HungWorkdir : public MountedSession {
 
   fs::path workdir() const { return mount() / "workdir"; }
 
-  /// A program asks for what the workdir's file system does not answer until others have gone on.
-  void expect_no_wait_for(const std::function<bool()>& call, long waits_for) {
+  /// So many programs ask for what the workdir's file system does not answer until others have gone on.
+  void expect_no_wait_for(int count, const std::function<bool(int)>& call, long waits_for) {
     for (const char* known : {"", "file", "other"}) stat_of(place_.outputs() / known);
     ASSERT_OK(::kill(server_.pid(), SIGSTOP));
-    ChildProcess program([&](ChildProcess&) { return call() ? 0 : 1; });
-    wait_for_driver_within(waits_for);
+    std::vector<std::unique_ptr<ChildProcess>> programs;
+    for (int i = 0; i < count; ++i)
+      programs.push_back(
+          std::make_unique<ChildProcess>([&call, i](ChildProcess&) { return call(i) ? 0 : 1; }));
+    wait_for_driver_within(waits_for, count);
     auto others = std::async(std::launch::async, [&] {
       session().driver().retire_changes(session().driver().cut_changes());
       session().driver().hold()->invalidate({});
@@ -60,17 +66,19 @@ class HungWorkdir : public MountedSession {
     EXPECT_OK(::kill(server_.pid(), SIGCONT));
     EXPECT_TRUE(went_on);
     others.get();
-    EXPECT_EQ(program.join(), 0);
+    for (auto& program : programs) EXPECT_EQ(program->join(), 0);
   }
 
  private:
-  /// Until the driver, in this process, waits for a system call of this number.
-  static void wait_for_driver_within(long number) {
-    for (;; std::this_thread::yield())
+  /// Until so many threads of the driver, in this process, wait for a system call of this number.
+  static void wait_for_driver_within(long number, int count) {
+    for (int seen = 0; seen < count; std::this_thread::yield()) {
+      seen = 0;
       for (const auto& thread : fs::directory_iterator("/proc/self/task"))
         if (read(thread.path() / "syscall").starts_with(std::to_string(number) + " 0x") &&
             read(thread.path() / "wchan").starts_with("request_wait_answer"))
-          return;
+          ++seen;
+    }
   }
 
   static constexpr std::chrono::seconds kTimeout{20};
@@ -79,12 +87,18 @@ class HungWorkdir : public MountedSession {
 };
 
 TEST_F(HungWorkdir, LooksANameUp) {
-  expect_no_wait_for([&] { return !there_is(workdir() / "new"); }, SYS_openat2);
+  expect_no_wait_for(
+      1, [&](int) { return !there_is(workdir() / "new"); }, SYS_openat2);
+}
+
+TEST_F(HungWorkdir, LooksManyNamesUp) {
+  expect_no_wait_for(
+      40, [&](int i) { return !there_is(workdir() / std::to_string(i)); }, SYS_openat2);
 }
 
 TEST_F(HungWorkdir, MovesAName) {
   expect_no_wait_for(
-      [&] { return ::rename((workdir() / "file").c_str(), (workdir() / "other").c_str()) == 0; },
+      1, [&](int) { return ::rename((workdir() / "file").c_str(), (workdir() / "other").c_str()) == 0; },
       SYS_renameat);
 }
 
