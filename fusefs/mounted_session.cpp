@@ -88,8 +88,6 @@ Result<void> check_take_over(const MountConfig& config, int device, const Worksp
   if (!there) {
     if (detach_served_through(device, config.mount_point.filename()))
       return fail(Code::kCorrupt, "it was mounted below another mount root");
-    // The former daemon may have died after it unmounted and before it could say so: then nobody had it.
-    if (is_disconnected(device)) return fail(Code::kNotFound, "it is not mounted any more");
     return fail(Code::kCorrupt, "it is not mounted any more, though programs have it open");
   }
   if (served_through(device) != there && serves_others_only(device, config.mount_point.filename()))
@@ -199,6 +197,9 @@ Result<void> MountedSession::run() {
 
 Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, FileDescriptor device,
                                                             Start start) {
+  // The former daemon may have died after it unmounted and before it could say so: then nobody had it.
+  if (start == Start::kTakeOver && is_disconnected(device.get()) && !mounted_at(config.mount_point))
+    return fail(Code::kNotFound, "it is not mounted any more");
   if (auto made = make_runtime_folder(config.runtime_dir); !made) return fail(made.error());
   const auto state_of = [&config](StateFile purpose) {
     return state_file(config.runtime_dir, config.id, purpose);

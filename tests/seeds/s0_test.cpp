@@ -113,6 +113,10 @@ TEST_F(SeedS0, Requirement3_2_ASnapshotIsACommitWithLabelAndTime) {
   write(outputs() / "g", "2");
   const auto second = seed("POST", "snapshots", {{"label", "second"}}).json();
   EXPECT_EQ(second["parent"], first["id"]);
+  EXPECT_FALSE(second.contains("unchanged"));
+  const auto again = seed("POST", "snapshots").json();
+  EXPECT_EQ(again["id"], second["id"]);
+  EXPECT_EQ(again["unchanged"], true);
   const auto newest = seed("GET", "snapshots").json()["snapshots"];
   ASSERT_EQ(newest.size(), 2u);
   EXPECT_EQ(newest[0]["id"], second["id"]);

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <sqlite3.h>
 
+#include <chrono>
 #include <fstream>
+#include <future>
 #include <sstream>
 
 #include "policy/iso_time.h"
@@ -314,6 +316,21 @@ TEST_F(RegistryTest, LeavesRowsOutThatMakeNoSense) {
   ASSERT_EQ(loaded->unreadable.size(), 4u);
   EXPECT_FALSE(loaded->unreadable[0].id);
   EXPECT_EQ(loaded->unreadable[1].id->text(), "badtime");
+}
+
+TEST_F(RegistryTest, AddsAgentsOnceAnotherProgramHasWritten) {
+  const auto registry = open();
+  ASSERT_TRUE(registry->insert(example("s")));
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open(file_.c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  auto added = std::async(std::launch::async, [&] {
+    return registry->add_agent({"a", "root", 1000, id_of("s")});
+  });
+  EXPECT_EQ(added.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  EXPECT_EQ(sqlite3_exec(other, "COMMIT", nullptr, nullptr, nullptr), SQLITE_OK);
+  EXPECT_TRUE(added.get());
+  sqlite3_close(other);
 }
 
 TEST_F(RegistryTest, PassesOverMetadataThatIsNestedDeeperThanTheStack) {

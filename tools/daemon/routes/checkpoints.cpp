@@ -25,10 +25,15 @@ Json view_of_checkpoint(const Checkpoint& checkpoint, const std::optional<std::s
 
 Json view_with_data(const Checkpoint& checkpoint, const std::optional<std::string>& head) {
   auto view = view_of_checkpoint(checkpoint, head);
+  bool is_too_deep = false;  // to be shown: that takes stack
+  const auto look = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    is_too_deep |= depth > static_cast<int>(kMaxDepth);
+    return !is_too_deep;
+  };
   // Not as Json, which looks through an object's names for each new one. They were saved in order.
-  const auto data = nlohmann::json::parse(checkpoint.data, nullptr, false);
+  const auto data = nlohmann::json::parse(checkpoint.data, look, false);
   // Older tables may hold something else than JSON.
-  view["data"] = data.is_discarded() ? Json(checkpoint.data) : Json(data);
+  view["data"] = data.is_discarded() || is_too_deep ? Json(checkpoint.data) : Json(data);
   return view;
 }
 

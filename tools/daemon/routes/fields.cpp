@@ -7,7 +7,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMaxDepth = 64;
 constexpr std::size_t kMaxValues = 200'000;
 constexpr std::size_t kMaxEntries = 256;  // of a list or map of texts
 

@@ -15,6 +15,7 @@
 namespace okcvm::daemon {
 
 inline constexpr std::size_t kMaxLabel = 64 << 10;  // of a snapshot
+inline constexpr std::size_t kMaxDepth = 64;        // of nested JSON
 
 /// Reads a request's JSON object strictly: every field must be asked for and be of its type. Getters answer
 /// an empty value where something is wrong; the first wrong is kept, and end() tells it. Not thread-safe.

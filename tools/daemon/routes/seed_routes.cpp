@@ -46,7 +46,9 @@ Result<Response> seed_take_snapshot(Exchange& exchange) {
   if (!pass) return fail(pass.error());
   auto taken = exchange.service.sessions.take_snapshot(*exchange.session, label, exchange.request.progress);
   if (!taken) return fail(taken.error());
-  return json_response(seed_view(taken->snapshot));
+  auto view = seed_view(taken->snapshot);
+  if (!taken->is_new) view["unchanged"] = true;
+  return json_response(view);
 }
 
 Result<Response> seed_restore(Exchange& exchange) {

@@ -173,7 +173,10 @@ Result<void> Registry::update(const SessionRecord& record) {
   auto statement = database_->prepare(sql);
   if (!statement) return fail(statement.error());
   bind_record(*statement, record, *metadata);
-  return statement->bind(record.id.text()).run();
+  if (auto updated = statement->bind(record.id.text()).run(); !updated) return updated;
+  if (database_->changes() == 0)
+    return fail(Code::kCorrupt, "sessions.db has no row of this session any more");
+  return {};
 }
 
 Result<void> Registry::remove(const SessionId& id) {

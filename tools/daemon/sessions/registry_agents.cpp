@@ -37,7 +37,10 @@ Result<std::optional<WorkdirBinding>> first_binding(uid_t owner, Database::State
 
 Result<void> Registry::add_agent(const AgentRecord& agent) {
   const MutexLock lock(mutex_);
-  return insert_agent(agent);
+  auto transaction = Database::Transaction::begin(*database_);
+  if (!transaction) return fail(transaction.error());
+  if (auto added = insert_agent(agent); !added) return added;
+  return transaction->commit();
 }
 
 Result<void> Registry::insert_agent(const AgentRecord& agent) {

@@ -9,6 +9,7 @@
 
 #include "fusefs/session_mount.h"
 #include "tools/daemon/host/clock.h"
+#include "tools/daemon/host/log.h"
 #include "tools/daemon/sessions/session_metadata.h"
 
 namespace okcvm::daemon {
@@ -301,14 +302,24 @@ Result<Sessions::Created> Sessions::create_new(CreateRequest request, uid_t uid,
     return attach(session);
   }();
   if (!made) {
-    if (is_inserted) static_cast<void>(registry_->remove(*id));
-    drop_entry(*id);
-    session.gate().close();
+    end_creation(session, is_inserted ? registry_->remove(*id) : Result<void>());
     return fail(made.error());
   }
   remember_workdir(session, binding);
   tell(session, "session", "created");
   return Created{entry->session, true};
+}
+
+void Sessions::end_creation(Session& session, const Result<void>& removed) {
+  if (removed) {
+    drop_entry(session.id());
+    return session.gate().close();
+  }
+  log_error("session {}: its creation failed, and what was made of it cannot be removed: {}; delete it",
+            session.id().text(), removed.error().message);
+  auto record = session.record();
+  record.state = SessionPhase::kDeleting;
+  session.set_record(std::move(record));
 }
 
 Result<void> Sessions::set_labels(Session& session, std::map<std::string, std::string> labels) {

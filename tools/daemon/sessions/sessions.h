@@ -89,7 +89,8 @@ class Sessions final {
   void count_all_as_used();
 
   struct Affected {
-    enum class Until : std::uint8_t { kMounted, kRestored, kDeleted };  // anew, or as far as that one goes
+    /// Anew, or as far as that one goes; kCleared: somebody removed the files, or made a session of them.
+    enum class Until : std::uint8_t { kMounted, kRestored, kDeleted, kCleared };
     SessionId id;
     uid_t owner;
     std::string reason;
@@ -221,6 +222,9 @@ class Sessions final {
   Result<Entry> make_entry(SessionRecord record) EXCLUDES(mutex_);
   /// Does `last` before there can be another session of this id.
   void drop_entry(const SessionId& id, const std::function<void()>& last = nullptr) EXCLUDES(mutex_);
+  /// After a creation that failed. If what was made of the session could not be removed, it stays in view, to
+  /// be deleted.
+  void end_creation(Session& session, const Result<void>& removed) EXCLUDES(mutex_);
   void note_gone(const Session& session) EXCLUDES(mutex_);
   SessionPointer exact(const Peer& peer, std::string_view id) const EXCLUDES(mutex_);
   std::vector<SessionPointer> all() const EXCLUDES(mutex_);
@@ -281,7 +285,8 @@ class Sessions final {
   void forget_affected(const SessionId& id, Affected::Until until) EXCLUDES(mutex_);
   void note_unreadable(const Registry::Unreadable& row) EXCLUDES(mutex_);
   /// Of what there is of a session without a row.
-  void note_unknown(const SessionId& id, std::string_view what) EXCLUDES(mutex_);
+  void note_unknown(const SessionId& id, std::string_view what, Affected::Until until) EXCLUDES(mutex_);
+  void forget_cleared() EXCLUDES(mutex_);
 
   // sessions_workdir.cpp
   /// Fills the record's workdir fields; refusals become its fallback. Answers what is to be remembered once

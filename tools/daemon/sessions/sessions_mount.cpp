@@ -67,10 +67,9 @@ Result<fusefs::MountConfig> Sessions::mount_config(const Session& session, bool 
       .metadata = metadata_file_of(record),
       .on_denial = {}};
   for (const auto& skill : record.skills) {
-    auto name = Name::parse(skill);
-    if (!name) return fail(name.error());
+    const auto name = Name::parse(skill);
     // A skill that left the registry must not keep its sessions from being mounted.
-    if (auto directory = skills_.open(*name))
+    if (auto directory = name ? skills_.open(*name) : fail(name.error()))
       config.skills.push_back({*name, std::move(*directory)});
     else
       log_warning("session {}: skill {} is not in the registry any more", record.id.text(), skill);
@@ -359,13 +358,17 @@ Result<bool> Sessions::remove_unreadable(const Peer& peer, std::string_view id) 
   const auto valid = SessionId::parse(id);
   {
     const MutexLock lock(mutex_);
-    if (!peer.is_root() || !unreadable_.contains(id)) return false;
+    // Taken out at once: once its row is gone, the id may be another session's.
+    if (!peer.is_root() || unreadable_.erase(valid->text()) == 0) return false;
   }
-  if (auto discarded = discard(Session(SessionRecord(*valid))); !discarded) return fail(discarded.error());
-  if (auto removed = registry_->remove(*valid); !removed) return fail(removed.error());
+  auto removed = discard(Session(SessionRecord(*valid)));
+  if (removed) removed = registry_->remove(*valid);
+  if (!removed) {
+    const MutexLock lock(mutex_);
+    unreadable_.insert(valid->text());
+    return fail(removed.error());
+  }
   forget_affected(*valid, Affected::Until::kDeleted);
-  const MutexLock lock(mutex_);
-  unreadable_.erase(valid->text());
   return true;
 }
 

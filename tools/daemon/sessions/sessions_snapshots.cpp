@@ -168,10 +168,9 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
   if (!forked) {
     static_cast<void>(detach(session, true));
     session.set_store(nullptr, {});
-    // A row that stays says `making`: the next start puts away what could not be now.
-    if (is_inserted && discard(session)) static_cast<void>(registry_->remove(*id));
-    drop_entry(*id);
-    session.gate().close();
+    auto removed = is_inserted ? discard(session) : Result<void>();
+    if (is_inserted && removed) removed = registry_->remove(*id);
+    end_creation(session, removed);
     return fail(forked.error());
   }
   tell(session, "session", "created");

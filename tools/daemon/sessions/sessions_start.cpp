@@ -101,13 +101,24 @@ void Sessions::note_unreadable(const Registry::Unreadable& row) {
                        time_now(), Affected::Until::kDeleted});
 }
 
-void Sessions::note_unknown(const SessionId& id, std::string_view what) {
+void Sessions::note_unknown(const SessionId& id, std::string_view what, Affected::Until until) {
   const std::string reason =
       "the registry has no such session, as when sessions.db was damaged or is not the one of these files: " +
       std::string(what) + "; put the right sessions.db back, or remove what is left under this name";
   log_error("session {}: {}", id.text(), reason);
   const MutexLock lock(mutex_);
-  affected_.push_back({id, 0, reason, time_now(), Affected::Until::kDeleted});
+  affected_.push_back({id, 0, reason, time_now(), until});
+}
+
+void Sessions::forget_cleared() {
+  const MutexLock lock(mutex_);
+  std::erase_if(affected_, [this](const Affected& known) REQUIRES(mutex_) {
+    std::error_code failed;
+    return known.until == Affected::Until::kCleared &&
+           (sessions_.contains(known.id.text()) ||
+            (!std::filesystem::exists(config_.state_dir / "workspaces" / known.id.text(), failed) &&
+             !failed));
+  });
 }
 
 std::vector<Sessions::Affected> Sessions::affected() const {
@@ -216,12 +227,13 @@ void Sessions::tell_of_unknown(std::map<std::string, FileDescriptor> devices,
     auto id = SessionId::parse(name);
     if (!id) continue;
     let_go(*id, true);
-    if (!known.contains(name)) note_unknown(*id, "its mount, which was kept, is let go");
+    if (!known.contains(name))
+      note_unknown(*id, "its mount, which was kept, is let go", Affected::Until::kDeleted);
   }
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(config_.state_dir / "workspaces", ignored))
     if (auto id = SessionId::parse(entry.path().filename().string()); id && !known.contains(id->text()))
-      note_unknown(*id, "its files are kept in the state directory");
+      note_unknown(*id, "its files are kept in the state directory", Affected::Until::kCleared);
 }
 
 Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices) {
@@ -327,6 +339,7 @@ void Sessions::try_again() {
     else if (attach(*session))
       log_info("session {}: it could be mounted now", session->id().text());
   }
+  forget_cleared();
 }
 
 }  // namespace okcvm::daemon
