@@ -96,14 +96,14 @@ class Channel {
    private:
     Channel& channel_;
   };
-  /// The same of one that may come to wait. `channel`: nullptr for others.
+  /// The same of one that may come to wait, with a change begun. `channel`: nullptr for others.
   class MayWait final {
    public:
     explicit MayWait(Channel* channel) : channel_(channel) {
-      if (channel_) ++channel_->waiting_;
+      if (channel_) ++channel_->may_wait_;
     }
     ~MayWait() {
-      if (channel_) --channel_->waiting_;
+      if (channel_) --channel_->may_wait_;
     }
     MayWait(const MayWait&) = delete;
     MayWait& operator=(const MayWait&) = delete;
@@ -112,6 +112,7 @@ class Channel {
     Channel* const channel_;
   };
   int waiting() const { return waiting_; }
+  int may_wait() const { return may_wait_; }
 
   static CurrentRequest& current();
   std::chrono::system_clock::time_point last_used() const {
@@ -158,6 +159,7 @@ class Channel {
   std::promise<void> all_came_;
   std::atomic<bool> stopped_{false};
   std::atomic<int> waiting_{0};
+  std::atomic<int> may_wait_{0};
   std::atomic<std::int64_t> last_used_{0};
 };
 

@@ -77,7 +77,9 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
 }
 
 std::optional<struct stat> Operations::settled_status(const Node& node) {
-  const auto file = open_inode(node, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  const auto whole = nodes_.find(node.id);  // a listing knows little of it
+  if (!whole) return std::nullopt;
+  const auto file = open_inode(*whole, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   struct stat status {};
   if (!file || backings_.is_mapped(node.id, file->get()) || ::fstat(file->get(), &status) != 0)
     return std::nullopt;

@@ -16,7 +16,9 @@ constexpr std::size_t kStackSize = 512 * 1024;
 
 bool RequestLoop::add_thread() {
   const MutexLock lock(mutex_);
-  if (threads_ >= kMaxThreads + std::min(channel_.waiting(), kMostWaiting) || ended_) return false;
+  const int besides =
+      std::min(channel_.waiting(), kMostWaiting) + std::min(channel_.may_wait(), kMostThatMayWait);
+  if (threads_ >= kMaxThreads + besides || ended_) return false;
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);
   ::pthread_attr_setstacksize(&attributes, kStackSize);

@@ -25,7 +25,8 @@ class RequestLoop {
 
  private:
   static constexpr int kMaxThreads = 16;
-  static constexpr int kMostWaiting = 240;  // besides, in requests that wait for somebody else
+  static constexpr int kMostWaiting = 240;     // besides, in requests that wait for somebody else
+  static constexpr int kMostThatMayWait = 40;  // besides: each has one of SessionState::kChanges
   static void* run(void* self);
   void serve();
 

@@ -436,7 +436,7 @@ void SessionState::note_sync_error(NodeId node, int errno_value) {
   MutexLock lock(mutex_);
   for (std::uint32_t slot = 0; slot < next_file_; ++slot) {
     FileRecord& row = file_record(region_, slot);
-    if (row.id.load() == 0 || row.node != node.value) continue;
+    if (row.id.load() == 0 || row.node != node.value || (row.sync_error && !row.is_told)) continue;
     row.sync_error = static_cast<std::uint32_t>(errno_value) & kSyncErrors;
     row.is_told = 0;
   }
@@ -448,6 +448,7 @@ int SessionState::take_sync_error(FileId id, std::uint64_t unique) {
   if (!row || row->sync_error == 0) return 0;
   if (row->is_told && row->unique != unique) return 0;
   row->unique = unique;
+  std::atomic_thread_fence(std::memory_order_release);  // the next daemon must not find it told to nobody
   row->is_told = 1;
   return row->sync_error;
 }

@@ -25,6 +25,7 @@ std::map<std::pair<dev_t, ino_t>, Clock::time_point> nonblocking_until GUARDED_B
 Clock::time_point last_clearing GUARDED_BY(leasing);
 
 bool expects_nonblocking_writer(int fd) REQUIRES(leasing) {
+  if (nonblocking_until.empty()) return false;
   struct stat status {};
   if (::fstat(fd, &status) != 0) return true;
   const auto found = nonblocking_until.find({status.st_dev, status.st_ino});

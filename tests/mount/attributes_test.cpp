@@ -341,6 +341,21 @@ TEST_F(Attributes, BirthTimesAreTheBackingFilesAndStay) {
   EXPECT_NE(statx_of(mount() / ".metadata.json").stx_btime.tv_sec, 0);
 }
 
+TEST_F(Attributes, ComeWithTheListingOfFilesThatWereOpenForReadingAndWriting) {
+  constexpr int kFiles = 40;
+  for (int i = 0; i < kFiles; ++i) {
+    const auto file = open_file(outputs() / std::to_string(i), O_RDWR | O_CREAT);
+    write_all(file, "bytes");
+  }
+  const auto look = [&] {
+    const auto before = count_of("GETATTR");
+    for (const auto& name : list(outputs())) EXPECT_EQ(stat_of(outputs() / name).st_size, 5);
+    return count_of("GETATTR") - before;
+  };
+  look();
+  EXPECT_LT(look(), std::uint64_t{kFiles / 4});
+}
+
 TEST_F(Attributes, StatfsSpeaksOfTheBackingFileSystem) {
   struct statvfs seen {
   }, real{};

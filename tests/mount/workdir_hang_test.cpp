@@ -93,7 +93,7 @@ TEST_F(HungWorkdir, LooksANameUp) {
 
 TEST_F(HungWorkdir, LooksManyNamesUp) {
   expect_no_wait_for(
-      40, [&](int i) { return !there_is(workdir() / std::to_string(i)); }, SYS_openat2);
+      50, [&](int i) { return !there_is(workdir() / std::to_string(i)); }, SYS_openat2);
 }
 
 TEST_F(HungWorkdir, MovesAName) {

@@ -2,9 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <filesystem>
+#include <future>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/unserved_mount.h"
 #include "tests/tools/fake_mounts.h"
 #include "tools/daemon/routes/handlers.h"
 #include "tools/daemon/routes/metrics.h"
@@ -67,6 +70,28 @@ TEST_F(SessionRows, WithASkillThatCannotBeAreMountedWithoutIt) {
   run_sql("UPDATE sessions SET skills = '[\"../x\"]'");
   start();
   EXPECT_TRUE(mounts_.shown("s"));
+}
+
+TEST_F(SessionRows, WithAWorkdirWhoseFileSystemDoesNotAnswerAreMountedWithoutIt) {
+  const auto workdir = top_ / "projects/p";
+  std::filesystem::create_directory(workdir);
+  daemon::CreateRequest request;
+  request.workdir.path = workdir;
+  for (const char* id : {"a", "b"}) {
+    request.id = id;
+    ASSERT_TRUE(sessions_->create(root_, request));
+  }
+  UnservedMount hung(workdir);
+  auto started = std::async(std::launch::async, [&] { start(); });
+  const bool is_back = started.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  hung.end();
+  started.get();
+  EXPECT_TRUE(is_back);
+  EXPECT_TRUE(mounts_.shown("a"));
+  EXPECT_TRUE(mounts_.shown("b"));
+  const auto affected = sessions_->affected();
+  ASSERT_THAT(affected, SizeIs(2));
+  EXPECT_THAT(affected[0].reason, ::testing::HasSubstr("does not answer"));
 }
 
 TEST_F(SessionRows, MissingForFilesAreToldOfUntilTheFilesAreGone) {

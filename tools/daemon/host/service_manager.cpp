@@ -28,6 +28,7 @@ constexpr std::uint64_t kBarrierMicroseconds = 2'000'000;
 constexpr std::chrono::seconds kLongestReload{5};
 constexpr const char* kSystemd = "org.freedesktop.systemd1";
 constexpr const char* kSystemdPath = "/org/freedesktop/systemd1";
+constexpr std::string_view kSystemdSocket = "/run/systemd/notify";
 constexpr const char* kSystemdManager = "org.freedesktop.systemd1.Manager";
 
 /// A connection to the system's bus; null if there is none.
@@ -58,31 +59,49 @@ std::string bound_path(int socket) {
   return std::string(address.sun_path, ::strnlen(address.sun_path, size - offsetof(sockaddr_un, sun_path)));
 }
 
-/// What systemd is doing with this unit ("reload"); empty if it is nothing, or cannot be told.
-std::string job_type(sd_bus* bus) {
+/// The object of this unit; empty if it cannot be told.
+std::string unit_path(sd_bus* bus) {
   sd_bus_message* reply = nullptr;
   const char* path = nullptr;
-  std::string type;
+  std::string result;
   if (::sd_bus_call_method(bus, kSystemd, kSystemdPath, kSystemdManager, "GetUnitByPID", nullptr, &reply, "u",
-                           static_cast<std::uint32_t>(::getpid())) < 0)
-    return type;
-  if (::sd_bus_message_read(reply, "o", &path) >= 0) {
-    sd_bus_message* job = nullptr;
-    std::uint32_t number = 0;
-    const char* job_path = nullptr;
-    if (::sd_bus_get_property(bus, kSystemd, path, "org.freedesktop.systemd1.Unit", "Job", nullptr, &job,
-                              "(uo)") >= 0 &&
-        ::sd_bus_message_read(job, "(uo)", &number, &job_path) >= 0 && number != 0) {
-      char* text = nullptr;
-      if (::sd_bus_get_property_string(bus, kSystemd, job_path, "org.freedesktop.systemd1.Job", "JobType",
-                                       nullptr, &text) >= 0)
-        type = text;
-      std::free(text);
-    }
-    ::sd_bus_message_unref(job);
-  }
+                           static_cast<std::uint32_t>(::getpid())) >= 0 &&
+      ::sd_bus_message_read(reply, "o", &path) >= 0)
+    result = path;
   ::sd_bus_message_unref(reply);
+  return result;
+}
+
+/// What systemd is doing with this unit ("reload"); empty if it is nothing, or cannot be told.
+std::string job_type(sd_bus* bus) {
+  const auto path = unit_path(bus);
+  sd_bus_message* job = nullptr;
+  std::uint32_t number = 0;
+  const char* job_path = nullptr;
+  std::string type;
+  if (::sd_bus_get_property(bus, kSystemd, path.c_str(), "org.freedesktop.systemd1.Unit", "Job", nullptr,
+                            &job, "(uo)") >= 0 &&
+      ::sd_bus_message_read(job, "(uo)", &number, &job_path) >= 0 && number != 0) {
+    char* text = nullptr;
+    if (::sd_bus_get_property_string(bus, kSystemd, job_path, "org.freedesktop.systemd1.Job", "JobType",
+                                     nullptr, &text) >= 0)
+      type = text;
+    std::free(text);
+  }
+  ::sd_bus_message_unref(job);
   return type;
+}
+
+/// Whether systemd, listening at this socket, keeps descriptors of the unit; whom the bus knows nothing of is
+/// believed to.
+bool keeps_descriptors(std::string_view notify_socket) {
+  const Bus bus = notify_socket == kSystemdSocket ? system_bus() : Bus(nullptr, ::sd_bus_flush_close_unref);
+  if (!bus) return true;
+  std::uint32_t most = 0;
+  return ::sd_bus_get_property_trivial(bus.get(), kSystemd, unit_path(bus.get()).c_str(),
+                                       "org.freedesktop.systemd1.Service", "FileDescriptorStoreMax", nullptr,
+                                       'u', &most) < 0 ||
+         most > 0;
 }
 
 /// Whether it is /dev/fuse, of a mount that is not over (linux/major.h, linux/miscdevice.h).
@@ -102,7 +121,10 @@ ServiceManager::ServiceManager() {
     keeper_ = static_cast<pid_t>(std::strtol(keeper, nullptr, 10));
   else if (std::string_view(socket).starts_with(kFormerKeeperPrefix))
     keeper_ = ::getppid();
-  kept_by_ = keeper_ != 0 ? "keeper" : "systemd";
+  if (keeper_ != 0)
+    kept_by_ = "keeper";
+  else if (::sd_notify(0, "STATUS=starting") > 0 && keeps_descriptors(socket))
+    kept_by_ = "systemd";
 }
 
 bool ServiceManager::is_there() const {

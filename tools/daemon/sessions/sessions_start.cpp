@@ -278,6 +278,9 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
     sessions_.emplace(session->id().text(), std::move(session));
   }
   tell_of_unknown(std::move(kept_devices), known);
+  // A workdir may be on a file system that does not answer for long.
+  std::stable_partition(returning.begin(), returning.end(),
+                        [](const Returning& one) { return !one.session->record().workdir; });
   const auto last_try = std::chrono::steady_clock::now() + kLongestRetries;
   for_each_at_once(returning.size(), [&](std::size_t i) {
     auto& [session, device, was_lost] = returning[i];

@@ -2,10 +2,16 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <future>
+#include <system_error>
+#include <thread>
 
 #include "policy/proc_path.h"
 #include "policy/workdir_rule.h"
@@ -15,6 +21,11 @@
 
 namespace okcvm::daemon {
 namespace {
+
+// All sessions that a daemon finds at its start are to be back within a minute or so.
+constexpr std::chrono::milliseconds kTimeout{2000};
+constexpr std::chrono::milliseconds kTimeoutOfMany{200};
+constexpr int kFewTimesLate = 32;
 
 Result<std::string> real_path_of(const FileDescriptor& directory) {
   auto path = kernel_path(directory.get());
@@ -52,9 +63,31 @@ Result<Workdirs::Opened> Workdirs::open(const std::string& requested, uid_t owne
 
 Result<Workdirs::Opened> Workdirs::reopen(const std::string& real_path, uid_t owner_uid,
                                           gid_t owner_gid) const {
+  static std::atomic<int> times_late{0};
+  // The thread may outlive this object.
+  std::packaged_task<Result<Opened>()> opening([workdirs = *this, real_path, owner_uid, owner_gid] {
+    return workdirs.reopen_however_long(real_path, owner_uid, owner_gid);
+  });
+  auto opened = opening.get_future();
+  try {
+    std::thread(std::move(opening)).detach();
+  } catch (const std::system_error&) {  // the host has no more threads
+    return reopen_however_long(real_path, owner_uid, owner_gid);
+  }
+  if (opened.wait_for(times_late < kFewTimesLate ? kTimeout : kTimeoutOfMany) == std::future_status::ready)
+    return opened.get();
+  ++times_late;
+  return fail(Code::kBusy, "its file system does not answer");
+}
+
+Result<Workdirs::Opened> Workdirs::reopen_however_long(const std::string& real_path, uid_t owner_uid,
+                                                       gid_t owner_gid) const {
   auto opened = open_with(real_path, owner_uid, owner_gid, Links::kRefuse);
   if (!opened && opened.error().errno_value == ELOOP)
     return fail(Code::kForbidden, "the workdir's path has a link in it now: bind it anew");
+  struct statvfs answer {};  // asked of the file system each time, unlike what is open and known already
+  if (opened && ::fstatvfs(opened->directory.get(), &answer) != 0)
+    return fail_errno(errno, "the workdir's file system cannot be asked");
   return opened;
 }
 

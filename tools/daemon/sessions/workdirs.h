@@ -31,10 +31,12 @@ class Workdirs final {
   /// `forbidden`, `not_found` or `invalid_request`, with a reason fit for the user.
   Result<Opened> open(const std::string& requested, uid_t owner_uid, gid_t owner_gid) const;
   /// Opens again what open() found to be real, and follows no link any more: it could lead into a mount that
-  /// is not served yet, and the open would wait for ever.
+  /// is not served yet, and the open would wait for ever. `busy` where its file system does not answer within
+  /// some seconds: other sessions are to be mounted, too.
   Result<Opened> reopen(const std::string& real_path, uid_t owner_uid, gid_t owner_gid) const;
 
  private:
+  Result<Opened> reopen_however_long(const std::string& real_path, uid_t owner_uid, gid_t owner_gid) const;
   Result<Opened> open_with(const std::string& requested, uid_t owner_uid, gid_t owner_gid, Links links) const;
 
   std::vector<std::string> allowed_roots_;
