@@ -54,22 +54,31 @@ class Gate {
   std::atomic<std::uint32_t> state_{0};
 };
 
-/// Two gates: a file system of the host's that hangs (a workdir's) keeps none of its operations from ending
-/// that a snapshot or a restore waits for. Locked both are closed.
+/// Two gates: a workdir's file system that hangs keeps none of the operations from ending that a snapshot or
+/// a restore waits for.
 struct Gates {
   Gate managed;
-  Gate shared;  // to zones that the host changes, too
+  Gate workdir;
 
-  Gate& to(Zone zone) { return rule_of(zone).changes_underneath ? shared : managed; }
+  Gate& to(Zone zone) { return zone == Zone::kWorkdir ? workdir : managed; }
+};
 
-  void lock() {
-    shared.lock();  // first: where it waits for long, the other one is still open
-    managed.lock();
+/// While names in a zone are changed by path, as the kernel's locks make its own changes of names: closes
+/// both gates for the workdir, since a way there may begin elsewhere.
+class ClosedFor final {
+ public:
+  ClosedFor(Zone zone, Gates& gates) {
+    if (zone == Zone::kWorkdir) workdir_ = std::unique_lock(gates.workdir);  // may take long: first
+    managed_ = std::unique_lock(gates.managed);
   }
   void unlock() {
-    managed.unlock();
-    shared.unlock();
+    managed_.unlock();
+    if (workdir_) workdir_.unlock();
   }
+
+ private:
+  std::unique_lock<Gate> workdir_;
+  std::unique_lock<Gate> managed_;
 };
 
 }  // namespace okcvm::fusefs

@@ -157,9 +157,22 @@ Result<Entry> PathFiles::look_up(NodeId directory, const char* name) {
   return own(operations_.look_up(directory, name));
 }
 
+void PathFiles::wait_for_file_system(std::string_view path) const {
+  if (!path.starts_with(rule_of(Zone::kWorkdir).name)) return;
+  struct statvfs answer {};
+  if (const auto workdir = workspace_.volume(kWorkdirVolume)) ::fstatvfs(workdir->root(), &answer);
+}
+
+Result<void> PathFiles::check_gates(const Walk& walk, Zone closed) const {
+  const NodeId last = walk.last().id;
+  if (closed == Zone::kWorkdir || operations_.zone_of(last) != Zone::kWorkdir) return {};
+  return fail_errno(kLeadsToWorkdir);
+}
+
 // -- Looking
 
 Result<FileInfo> PathFiles::stat(const Caller& caller, const RelPath& path, bool follow) {
+  wait_for_file_system(path.text());
   Gate::Pass pass(gates_.managed);
   auto found = walk_existing(caller, path.text(), follow ? Last::kFollow : Last::kKeep);
   if (!found) return fail(found.error());
@@ -182,6 +195,7 @@ bool PathFiles::is_no_child(const Error& error) {
 
 Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::string_view after,
                                 std::size_t limit) {
+  wait_for_file_system(path.text());
   Gate::Pass pass(gates_.managed);
   auto found = walk_existing(caller, path.text(), Last::kFollow);
   if (!found) return fail(found.error());
@@ -235,6 +249,7 @@ Result<OpenedFile> PathFiles::open(const Caller& caller, const RelPath& path) {
 }
 
 Result<OpenedFile> PathFiles::open_once(const Caller& caller, const RelPath& path, NodeId& opened) {
+  wait_for_file_system(path.text());
   Gate::Pass pass(gates_.managed);
   auto found = walk_existing(caller, path.text(), Last::kFollow);
   if (!found) return fail(found.error());
@@ -261,6 +276,7 @@ Result<OpenedFile> PathFiles::open_once(const Caller& caller, const RelPath& pat
 }
 
 Result<std::string> PathFiles::read_link(const Caller& caller, const RelPath& path) {
+  wait_for_file_system(path.text());
   Gate::Pass pass(gates_.managed);
   auto found = walk_existing(caller, path.text(), Last::kKeep);
   if (!found) return fail(found.error());
@@ -273,6 +289,7 @@ Result<std::string> PathFiles::read_link(const Caller& caller, const RelPath& pa
 }
 
 Result<RelPath> PathFiles::resolve(const Caller& caller, std::string_view path, bool must_exist) {
+  wait_for_file_system(path);
   Gate::Pass pass(gates_.managed);
   auto found =
       must_exist ? walk_existing(caller, path, Last::kFollow) : walk(caller, path, Last::kFollowByName);
@@ -320,28 +337,36 @@ Result<WorkspaceInfo> PathFiles::info(const GoesOn& goes_on) {
 
 Result<bool> PathFiles::make_directories(const Caller& caller, const RelPath& path, mode_t mode,
                                          const EntryCheck& check) {
+  wait_for_file_system(path.text());
   const SessionState::Untold untold(state_);
   std::vector<Placed> made;
-  const auto result = [&]() -> Result<bool> {
-    const std::lock_guard alone(gates_);  // as the kernel's locks make its own changes of names
-    const auto there = walk_existing(caller, path.text(), Last::kFollow);
-    if (check) {
-      const auto info =
-          there ? std::optional(info_of_entry(there->last(), std::string(path.leaf()))) : std::nullopt;
-      if (auto met = check(info ? &*info : nullptr, nullptr); !met) return fail(met.error());
-    }
-    auto found = walk_making(caller, path, mode, made);
-    if (!found) return fail(found.error());
-    if (!S_ISDIR(found->last().attributes.st_mode))
-      return fail(Code::kAlreadyExists, "a file stands at this path", path.text());
-    return !there;
-  }();
+  const auto result = with_gates(
+      path, [&](Zone closed) { return make_directories_alone(caller, path, mode, check, closed, made); });
   for (const auto& placed : made) {
     tell_kernel(placed);  // a node that went the kernel does not know
     kernel_.inode(placed.directory);
   }
   kernel_.drain();
   return result;
+}
+
+Result<bool> PathFiles::make_directories_alone(const Caller& caller, const RelPath& path, mode_t mode,
+                                               const EntryCheck& check, Zone closed,
+                                               std::vector<Placed>& made) {
+  const ClosedFor alone(closed, gates_);
+  const auto there = walk_existing(caller, path.text(), Last::kFollow);
+  if (there)
+    if (auto fit = check_gates(*there, closed); !fit) return fail(fit.error());
+  if (check) {
+    const auto info =
+        there ? std::optional(info_of_entry(there->last(), std::string(path.leaf()))) : std::nullopt;
+    if (auto met = check(info ? &*info : nullptr, nullptr); !met) return fail(met.error());
+  }
+  auto found = walk_making(caller, path, mode, made);
+  if (!found) return fail(found.error());
+  if (!S_ISDIR(found->last().attributes.st_mode))
+    return fail(Code::kAlreadyExists, "a file stands at this path", path.text());
+  return !there;
 }
 
 Result<void> PathFiles::judge(const EntryCheck& check, const Caller& caller, const RelPath& path,

@@ -141,7 +141,25 @@ class PathFiles final : public Files {
   Result<void> judge(const EntryCheck& check, const Caller& caller, const RelPath& path, const Entry* there);
   Result<void> put(Incoming& incoming, const Walk& parent, const std::string& name, unsigned flags);
   Result<void> remove_last(const Caller& caller, Walk& walk);
-  Result<void> remove_tree(const Caller& caller, Walk& walk, const GoesOn& goes_on);
+  /// `closed`: see ClosedFor.
+  Result<void> remove_tree(const Caller& caller, Walk& walk, Zone closed, const GoesOn& goes_on);
+  Result<bool> make_directories_alone(const Caller& caller, const RelPath& path, mode_t mode,
+                                      const EntryCheck& check, Zone closed, std::vector<Placed>& made);
+  Result<PublishedFile> publish_alone(Incoming& incoming, Zone closed, std::vector<Placed>& changed);
+  Result<void> remove_alone(const Caller& caller, const RelPath& path, bool recursive,
+                            const EntryCheck& check, const GoesOn& goes_on, Zone closed);
+  /// Before a gate is passed or closed for a path: where the workdir's file system does not answer, nobody is
+  /// to wait but who asked for something in it.
+  void wait_for_file_system(std::string_view path) const;
+  /// Fails where a way led into the workdir, through links, and its gate is open.
+  Result<void> check_gates(const Walk& walk, Zone closed) const;
+  /// Calls `change` with the zone of the path as `closed`, and again if it needs the workdir's closed.
+  template <typename Change>
+  static auto with_gates(const RelPath& path, Change change) {
+    auto done = change(zone_named(path.top()));
+    return !done && done.error().errno_value == kLeadsToWorkdir ? change(Zone::kWorkdir) : std::move(done);
+  }
+  static constexpr int kLeadsToWorkdir = -2;  // no errno
   Result<std::vector<Name>> names_in(NodeId directory);
   /// What a listing names and a look-up does not find: removed meanwhile, or mounted there by the host.
   static bool is_no_child(const Error& error);

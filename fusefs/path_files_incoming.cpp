@@ -78,6 +78,7 @@ class PathFiles::StagedFile final : public IncomingFile {
 Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, const RelPath& path,
                                                         std::optional<mode_t> mode, IfExists if_exists,
                                                         EntryCheck check) {
+  wait_for_file_system(path.text());
   Gate::Pass pass(gates_.managed);
   const Zone zone = zone_named(path.top());
   if (path.is_root() || rule_of(zone).write_error)
@@ -143,59 +144,64 @@ Result<void> PathFiles::put(Incoming& incoming, const Walk& parent, const std::s
   return done;
 }
 
+Result<PublishedFile> PathFiles::publish_alone(Incoming& incoming, Zone closed,
+                                               std::vector<Placed>& changed) {
+  const MutexLock settled(publishing_);
+  const ClosedFor alone(closed, gates_);
+  auto parent = walk_making(incoming.caller, incoming.path.parent(), kParentMode, changed);
+  if (!parent) return fail(parent.error());
+  if (auto fit = check_gates(*parent, closed); !fit) return fail(fit.error());
+  const Entry& directory = parent->last();
+  if (!S_ISDIR(directory.attributes.st_mode))
+    return fail(
+        Error{Code::kInvalidRequest, ENOTDIR, "a part of the path is not a directory", incoming.path.text()});
+  if (!may(incoming.caller, directory.attributes, W_OK | X_OK))
+    return fail(Code::kForbidden, "this user may not write to the directory", incoming.path.text());
+
+  std::string name(incoming.path.leaf());
+  auto existing = look_up(directory.id, name.c_str());
+  if (!existing) return explained(existing.error(), incoming.path.text());
+  const bool exists = existing->id.value != 0;
+  Walk held(operations_);  // keeps the node until what stands there is replaced
+  if (exists) held.entries.push_back(*existing);
+  if (exists && incoming.if_exists == IfExists::kReplace) {
+    if (S_ISDIR(existing->attributes.st_mode))
+      return fail(
+          Error{Code::kInvalidRequest, EISDIR, "a directory stands at this path", incoming.path.text()});
+    if (!may_remove(incoming.caller, directory.attributes, existing->attributes))
+      return fail(Code::kForbidden, "this user may not replace the file", incoming.path.text());
+  }
+  if (incoming.check)
+    if (auto allowed = judge(incoming.check, incoming.caller, incoming.path, exists ? &*existing : nullptr);
+        !allowed)
+      return fail(allowed.error());
+  if (exists && S_ISREG(existing->attributes.st_mode) && incoming.if_exists == IfExists::kReplace)
+    incoming.replaced = existing->attributes;
+  const unsigned flags = incoming.if_exists == IfExists::kReplace ? 0 : RENAME_NOREPLACE;
+  auto done = put(incoming, *parent, name, flags);
+  for (int number = 1; !done && done.error().errno_value == EEXIST &&
+                       incoming.if_exists == IfExists::kUnique && number < kMaxVariants;
+       ++number) {
+    name = variant_of(std::string(incoming.path.leaf()), number);
+    auto valid = Name::parse(name);
+    if (!valid) return fail(valid.error());
+    if (operations_.status_at(directory.id, name.c_str())) continue;  // put() costs more
+    done = put(incoming, *parent, name, flags);
+  }
+  if (!done) return explained(done.error(), incoming.path.text());
+  changed.push_back({directory.id, *Name::parse(name)});
+  auto placed = parent->path() / changed.back().name;
+  auto info = info_of_placed(incoming.file.get(), placed);
+  if (!info) return fail(info.error());
+  return PublishedFile{std::move(placed), std::move(*info)};
+}
+
 Result<PublishedFile> PathFiles::publish(Incoming& incoming) {
+  wait_for_file_system(incoming.path.text());
   const SessionState::Untold untold(state_);
   std::vector<Placed> changed;
-  const auto attempt = [&]() -> Result<PublishedFile> {
-    const MutexLock settled(publishing_);
-    const std::lock_guard alone(gates_);  // as the kernel's locks make its own changes of names
-    auto parent = walk_making(incoming.caller, incoming.path.parent(), kParentMode, changed);
-    if (!parent) return fail(parent.error());
-    const Entry& directory = parent->last();
-    if (!S_ISDIR(directory.attributes.st_mode))
-      return fail(Error{Code::kInvalidRequest, ENOTDIR, "a part of the path is not a directory",
-                        incoming.path.text()});
-    if (!may(incoming.caller, directory.attributes, W_OK | X_OK))
-      return fail(Code::kForbidden, "this user may not write to the directory", incoming.path.text());
-
-    std::string name(incoming.path.leaf());
-    auto existing = look_up(directory.id, name.c_str());
-    if (!existing) return explained(existing.error(), incoming.path.text());
-    const bool exists = existing->id.value != 0;
-    Walk held(operations_);  // keeps the node until what stands there is replaced
-    if (exists) held.entries.push_back(*existing);
-    if (exists && incoming.if_exists == IfExists::kReplace) {
-      if (S_ISDIR(existing->attributes.st_mode))
-        return fail(
-            Error{Code::kInvalidRequest, EISDIR, "a directory stands at this path", incoming.path.text()});
-      if (!may_remove(incoming.caller, directory.attributes, existing->attributes))
-        return fail(Code::kForbidden, "this user may not replace the file", incoming.path.text());
-    }
-    if (incoming.check)
-      if (auto allowed = judge(incoming.check, incoming.caller, incoming.path, exists ? &*existing : nullptr);
-          !allowed)
-        return fail(allowed.error());
-    if (exists && S_ISREG(existing->attributes.st_mode) && incoming.if_exists == IfExists::kReplace)
-      incoming.replaced = existing->attributes;
-    const unsigned flags = incoming.if_exists == IfExists::kReplace ? 0 : RENAME_NOREPLACE;
-    auto done = put(incoming, *parent, name, flags);
-    for (int number = 1; !done && done.error().errno_value == EEXIST &&
-                         incoming.if_exists == IfExists::kUnique && number < kMaxVariants;
-         ++number) {
-      name = variant_of(std::string(incoming.path.leaf()), number);
-      auto valid = Name::parse(name);
-      if (!valid) return fail(valid.error());
-      if (operations_.status_at(directory.id, name.c_str())) continue;  // put() costs more
-      done = put(incoming, *parent, name, flags);
-    }
-    if (!done) return explained(done.error(), incoming.path.text());
-    changed.push_back({directory.id, *Name::parse(name)});
-    auto placed = parent->path() / changed.back().name;
-    auto info = info_of_placed(incoming.file.get(), placed);
-    if (!info) return fail(info.error());
-    return PublishedFile{std::move(placed), std::move(*info)};
-  };
-  auto published = attempt();
+  auto published =
+      with_gates(incoming.path, [&](Zone closed) { return publish_alone(incoming, closed, changed); });
   for (const auto& placed : changed) tell_kernel(placed);
   if (published) operations_.forget_when_told(changed.back().directory, changed.back().name.text());
   kernel_.drain();

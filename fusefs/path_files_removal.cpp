@@ -33,7 +33,7 @@ Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
 
 /// The same with everything below it. Not by recursion: users decide how deep their trees are. Called without
 /// the gate; other requests go on between the steps.
-Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const GoesOn& goes_on) {
+Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, Zone closed, const GoesOn& goes_on) {
   const std::size_t top = walk.entries.size();
   std::vector<std::vector<Name>> left;  // in the directories of the walk from `top` on
   // What somebody else removes meanwhile is removed.
@@ -43,7 +43,7 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
     return true;
   };
   const auto remove_alone = [&]() -> Result<void> {
-    const std::lock_guard alone(gates_);
+    const ClosedFor alone(closed, gates_);
     auto removed = remove_last(caller, walk);
     return is_gone(removed) ? Result<void>() : removed;
   };
@@ -91,43 +91,47 @@ Result<void> PathFiles::remove_tree(const Caller& caller, Walk& walk, const Goes
 
 Result<void> PathFiles::remove(const Caller& caller, const RelPath& path, bool recursive,
                                const EntryCheck& check, const GoesOn& goes_on) {
+  wait_for_file_system(path.text());
   const SessionState::Untold untold(state_);
-  Result<void> result;
-  {
-    std::optional<MutexLock> settled;
-    if (check) settled.emplace(publishing_);
-    std::unique_lock alone(gates_);  // as the kernel's locks make its own changes of names
-    if (path.is_root())
-      return fail(Code::kReadOnly, "the session root cannot be removed; delete the session");
-    auto found = walk_existing(caller, path.text(), Last::kKeep);
-    if (!found) return fail(found.error());
-    // Known before what is in it goes. By where links led.
-    if (found->path().depth() < 2)
-      return fail(Code::kReadOnly, "what stands in the session root stays; remove what is in it",
-                  path.text());
-    const Entry& directory = found->entries[found->entries.size() - 2];
-    if (!may_remove(caller, directory.attributes, found->last().attributes))
-      return fail(Code::kForbidden, "this user may not remove from the directory", path.text());
-    if (check)
-      if (auto allowed = judge(check, caller, path, &found->last()); !allowed) return allowed;
-    const NodeId parent = directory.id;
-    const bool is_tree = recursive && S_ISDIR(found->last().attributes.st_mode);
-    if (is_tree) {  // no incoming file takes a directory's place: they need not wait for all that is in it
-      alone.unlock();
-      settled.reset();
-    }
-    result = is_tree ? remove_tree(caller, *found, goes_on) : remove_last(caller, *found);
-    if (!result) {
-      Error error = result.error();
-      if (error.errno_value == ENOTEMPTY)
-        error.message = is_tree ? "something was made in the directory meanwhile: remove it again"
-                                : "the directory is not empty; ask for it to be removed with its contents "
-                                  "(recursive)";
-      result = explained(error, path.text());
-    }
-    kernel_.inode(parent);
-  }
+  auto removed = with_gates(
+      path, [&](Zone closed) { return remove_alone(caller, path, recursive, check, goes_on, closed); });
   kernel_.drain();
+  return removed;
+}
+
+Result<void> PathFiles::remove_alone(const Caller& caller, const RelPath& path, bool recursive,
+                                     const EntryCheck& check, const GoesOn& goes_on, Zone closed) {
+  std::optional<MutexLock> settled;
+  if (check) settled.emplace(publishing_);
+  ClosedFor alone(closed, gates_);
+  if (path.is_root()) return fail(Code::kReadOnly, "the session root cannot be removed; delete the session");
+  auto found = walk_existing(caller, path.text(), Last::kKeep);
+  if (!found) return fail(found.error());
+  if (auto fit = check_gates(*found, closed); !fit) return fit;
+  // Known before what is in it goes. By where links led.
+  if (found->path().depth() < 2)
+    return fail(Code::kReadOnly, "what stands in the session root stays; remove what is in it", path.text());
+  const Entry& directory = found->entries[found->entries.size() - 2];
+  if (!may_remove(caller, directory.attributes, found->last().attributes))
+    return fail(Code::kForbidden, "this user may not remove from the directory", path.text());
+  if (check)
+    if (auto allowed = judge(check, caller, path, &found->last()); !allowed) return allowed;
+  const NodeId parent = directory.id;
+  const bool is_tree = recursive && S_ISDIR(found->last().attributes.st_mode);
+  if (is_tree) {  // no incoming file takes a directory's place: they need not wait for all that is in it
+    alone.unlock();
+    settled.reset();
+  }
+  auto result = is_tree ? remove_tree(caller, *found, closed, goes_on) : remove_last(caller, *found);
+  if (!result) {
+    Error error = result.error();
+    if (error.errno_value == ENOTEMPTY)
+      error.message = is_tree ? "something was made in the directory meanwhile: remove it again"
+                              : "the directory is not empty; ask for it to be removed with its contents "
+                                "(recursive)";
+    result = explained(error, path.text());
+  }
+  kernel_.inode(parent);
   return result;
 }
 
@@ -149,7 +153,7 @@ Result<void> PathFiles::empty_zone(Zone zone, const GoesOn& goes_on) {
       auto held = passing([&] { return look_up(node_of(zone), name.c_str()); });
       if (held ? held->id.value == 0 : is_no_child(held.error())) continue;
       if (held) walk.push(*held, std::move(name));
-      result = held ? remove_tree(root, walk, goes_on) : fail(held.error());
+      result = held ? remove_tree(root, walk, zone, goes_on) : fail(held.error());
       if (!result) {
         result = explained(result.error(), rule_of(zone).name);
         break;
