@@ -16,7 +16,18 @@ TEST_F(ServerConnections, EndsALiveAnswerWithItsClient) {
     client.send("GET /live HTTP/1.1\r\n\r\n");
     client.receive_until("two\n");
   }
-  boost::asio::post(*io_, [this] { server_->stop(std::chrono::seconds(5), [] {}); });
+  // Well before something is to be sent again.
+  EXPECT_EQ(live_ended_.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+}
+
+TEST_F(ServerConnections, KeepsALiveAnswerForAClientThatHasNothingMoreToSend) {
+  HttpClient half(path_);
+  half.send("GET /live HTTP/1.1\r\n\r\n");
+  half.end_sending();
+  half.receive_until("two\n\r\n");
+  EXPECT_TRUE(half.is_silent_for(std::chrono::milliseconds(100)));
+  stop(std::chrono::seconds(5));
+  EXPECT_EQ(half.receive_until("0\r\n\r\n"), "0\r\n\r\n");
   live_ended_.get_future().wait();
 }
 

@@ -91,6 +91,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void write_queued();
   void end_stream(std::string last);
   void start_live(LiveBody body);
+  void end_with_client();
   void keep_alive_later();
 
   boost::beast::basic_stream<boost::asio::local::stream_protocol> stream_;

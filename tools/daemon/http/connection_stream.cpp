@@ -73,10 +73,20 @@ void Connection::start_live(LiveBody body) {
     const auto self = weak.lock();
     return self && self->queue_line(std::move(text));
   });
+  end_with_client();
   keep_alive_later();
 }
 
-/// A live body has no other operation that would find the client gone, so this timer owns the connection.
+/// Nothing is read meanwhile: only this tells at once that the client is gone.
+void Connection::end_with_client() {
+  stream_.socket().async_wait(Socket::wait_error, [weak = weak_from_this()](ErrorCode error) {
+    const auto self = weak.lock();
+    // Urgent data is told in the same way.
+    if (!error && self && self->is_live_ && !self->is_waited_for()) self->end();
+  });
+}
+
+/// A live body has no other operation that would own the connection, so this timer does.
 void Connection::keep_alive_later() {
   timer_.expires_after(std::chrono::seconds(15));
   timer_.async_wait([self = shared_from_this()](ErrorCode error) {

@@ -59,7 +59,7 @@ struct FileBody {
 struct LiveBody {
   using Send = std::function<bool(std::string)>;
   std::function<std::shared_ptr<void>(Send)> start;
-  std::function<std::string()> keep_alive;  // what to send now and then, that the client be found gone
+  std::function<std::string()> keep_alive;  // what to send now and then as a sign of life
 };
 
 struct Response {
