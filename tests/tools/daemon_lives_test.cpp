@@ -14,6 +14,7 @@
 
 #include "tests/support/file_io.h"
 #include "tests/tools/daemon_fixture.h"
+#include "tools/daemon/host/host_setup.h"
 #include "tools/daemon/sessions/registry.h"
 
 namespace okcvm::test {
@@ -50,6 +51,18 @@ TEST_F(DaemonLives, AreMountedAnewAfterACrashWithoutAKeeper) {
   const auto health = ask("GET", "/v1/health").json();
   EXPECT_EQ(health["status"], "degraded");
   EXPECT_EQ(health["affected"][0]["id"], "s1");
+}
+
+TEST_F(DaemonLives, EndWithoutTheirSocketButNotWithAnothersInItsPlace) {
+  start();
+  EXPECT_EQ(stop(), 0);
+  EXPECT_FALSE(std::filesystem::exists(socket()));
+  start();
+  std::filesystem::remove(socket());
+  const auto others = daemon::listen_at(socket());
+  ASSERT_TRUE(others);
+  EXPECT_EQ(stop(), 0);
+  EXPECT_TRUE(HttpClient(socket()).is_connected());
 }
 
 TEST_F(DaemonLives, DoNotEndBySignalsThatMeanNothing) {

@@ -63,6 +63,7 @@ ServerLimits server_limits(const Options& options) {
 struct ControlSocket {
   FileDescriptor socket;
   bool is_units = false;  // a socket unit's, which is the unit's to keep and to remove
+  FileDescriptor file{};  // that it is bound to. While this is open no other has its inode number
 };
 
 bool is_same_socket(const std::filesystem::path& a, const std::filesystem::path& b) {
@@ -70,6 +71,15 @@ bool is_same_socket(const std::filesystem::path& a, const std::filesystem::path&
   struct stat second {};
   return ::lstat(a.c_str(), &first) == 0 && ::lstat(b.c_str(), &second) == 0 && S_ISSOCK(first.st_mode) &&
          first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+/// Only if it is still the one at the path: another daemon may have made its own there.
+void remove_socket(const ControlSocket& control, const std::filesystem::path& path) {
+  struct stat ours {};
+  struct stat there {};
+  if (::fstat(control.file.get(), &ours) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+      ours.st_dev == there.st_dev && ours.st_ino == there.st_ino)
+    ::unlink(path.c_str());
 }
 
 /// Whoever waits at a socket that nobody serves waits for ever, so its owner has to be told.
@@ -98,7 +108,7 @@ Result<ControlSocket> control_socket(const Options& options, const ServiceManage
   bool is_own_stale = false;
   for (auto& candidate : inherited) {
     if (is_same_socket(candidate.path, options.socket)) {
-      if (!control.socket) control = {std::move(candidate.socket), !candidate.is_own};
+      if (!control.socket) control = {std::move(candidate.socket), !candidate.is_own, {}};
       continue;
     }
     is_own_stale = is_own_stale || candidate.is_own;
@@ -111,6 +121,7 @@ Result<ControlSocket> control_socket(const Options& options, const ServiceManage
     if (!made) return fail(made.error());
     control.socket = std::move(*made);
   }
+  control.file = FileDescriptor(::open(options.socket.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   if (!control.is_units) manager.keep_control(control.socket.get());
   return control;
 }
@@ -373,7 +384,7 @@ Result<void> run(const Options& options, Backends backends) {
   sessions.stop(leave_mounts);
   if (!leave_mounts && !control->is_units) {
     manager.forget_control();
-    ::unlink(options.socket.c_str());
+    remove_socket(*control, options.socket);
   }
   return {};
 }
