@@ -181,6 +181,26 @@ TEST_F(DaemonPeers, AreServedWhileRootHasAllItsConnectionsInUse) {
   EXPECT_EQ(third.receive().status, 200);
 }
 
+TEST_F(DaemonPeers, AreServedWhileMoreOfRootsConnectionsWaitThanMay) {
+  ASSERT_EQ(stop(), 0);
+  start({"--max-connections", "2"});
+  std::vector<HttpClient> live, waiting;
+  for (int i = 0; i < 2; ++i) {
+    live.emplace_back(socket()).send("GET /v1/events HTTP/1.1\r\nHost: okcvm\r\n\r\n");
+    live.back().receive_until("okcvm events");
+  }
+  for (int i = 0; i < 2; ++i) waiting.emplace_back(socket());
+  EXPECT_EQ(ask("GET", "/v1/health").code(), "busy");
+  EXPECT_EQ(ask_as(kAlice, "GET", "/v1/sessions/alices").status, 200);
+  waiting.clear();
+  HttpClient next(socket());
+  next.send("GET /v1/health HTTP/1.1\r\nHost: okcvm\r\n\r\n");
+  EXPECT_TRUE(next.is_silent_for(std::chrono::milliseconds(200)))
+      << "the places of those that are gone are free";
+  live.pop_back();
+  EXPECT_EQ(next.receive().status, 200);
+}
+
 TEST_F(DaemonPeers, ActInASessionWithTheirOwnRights) {
   std::filesystem::permissions(mount("alices") / "outputs/secret", std::filesystem::perms(0000));
   EXPECT_EQ(ask_as(kAlice, "GET", "/v1/sessions/alices/files/outputs/secret").code(), "forbidden");

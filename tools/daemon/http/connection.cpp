@@ -49,6 +49,11 @@ bool is_of_http(const boost::system::error_code& error) {
 
 }  // namespace
 
+bool has_hung_up(int socket) {
+  pollfd end{socket, 0, 0};
+  return ::poll(&end, 1, 0) == 1 && (end.revents & (POLLHUP | POLLERR)) != 0;
+}
+
 Connection::Connection(Socket socket, Peer peer, std::shared_ptr<ConnectionContext> context,
                        std::function<void()> ended)
     : stream_(std::move(socket)),
@@ -220,11 +225,9 @@ std::optional<Response> Connection::take_request() {
   return std::nullopt;
 }
 
-/// Whether there is somebody for whom a worker works: the client has not closed its end (one that has only
-/// ended what it sends still waits), nor has the daemon to end.
+/// Whether there is somebody for whom a worker works: the client is there, and the daemon has not to end.
 bool Connection::is_waited_for() {
-  pollfd end{descriptor_, 0, 0};
-  if (!is_gone_ && ::poll(&end, 1, 0) == 1 && end.revents & (POLLHUP | POLLERR)) is_gone_ = true;
+  if (!is_gone_ && has_hung_up(descriptor_)) is_gone_ = true;
   return !is_gone_ && !context_->gives_up;
 }
 

@@ -28,6 +28,9 @@ struct ConnectionContext {
   std::atomic<bool> gives_up{false};  // and what is in hand by now is given up where that can be
 };
 
+/// Whether the other end of a socket was closed: one that has only ended what it sends is still there.
+bool has_hung_up(int socket);
+
 /// One client: requests are read, carried out and answered one after the other. Everything here runs on the
 /// I/O thread, except what is handed to the workers, during which nothing else happens on the connection. It
 /// lives as long as an operation refers to it.

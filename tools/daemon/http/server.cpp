@@ -25,8 +25,8 @@ namespace {
 
 namespace asio = boost::asio;
 
-/// Connections of one user beyond the limit that are told so, and stay until they have heard it. More are
-/// closed without a word, so that no user takes the places of the others.
+/// Connections of one user beyond the limit (of root, when as many wait already) that are told so, and stay
+/// until they have heard it. More are closed without a word, so that no user takes the places of the others.
 constexpr std::size_t kMostRefusals = 8;
 
 constexpr std::chrono::seconds kForLastAnswers{2};
@@ -117,7 +117,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
   void accept() {
-    if (context_->stopping || accepting_ || waiting_.size() >= context_->limits.connections) return;
+    if (context_->stopping || accepting_) return;
     accepting_ = true;
     acceptor_.async_accept(
         [self = shared_from_this()](boost::system::error_code error, Connection::Socket socket) {
@@ -142,11 +142,23 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     refuse_descriptors(socket.native_handle());
     auto peer = peer_of(socket.native_handle());
     if (!peer) return;
-    if (peer->uid == 0 && !has_room_for_root()) {
-      waiting_.push_back({std::move(socket), std::move(*peer)});
-      return make_room();
-    }
+    if (peer->uid == 0 && !has_room_for_root()) return let_wait(std::move(socket), std::move(*peer));
     admit(std::move(socket), std::move(*peer));
+  }
+
+  /// What has gone while it waited keeps no place there.
+  void let_wait(Connection::Socket socket, Peer peer) {
+    const auto most = context_->limits.connections;
+    if (waiting_.size() >= most)
+      std::erase_if(waiting_, [](auto& waiting) { return has_hung_up(waiting.socket.native_handle()); });
+    if (waiting_.size() >= most) return refuse_root(std::move(socket), std::move(peer));
+    waiting_.push_back({std::move(socket), std::move(peer)});
+    make_room();
+  }
+
+  void refuse_root(Connection::Socket socket, Peer peer) {
+    if (count_ - of_others_ >= context_->limits.connections + kMostRefusals) return;
+    open(std::move(socket), std::move(peer))->refuse("root has too many connections: close some");
   }
 
   /// What others than root have open keeps root from nothing.
@@ -175,16 +187,23 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     if (uid != 0 && known != by_user_.end() && known->second >= most + kMostRefusals) return;
     if (uid != 0 && of_others_ >= context_->limits.connections + kMostRefusals) return;
     const bool is_full = uid != 0 && of_others_ >= context_->limits.connections;
-    ++count_;
-    of_others_ += uid != 0;
-    const auto of_user = ++by_user_[uid];
-    auto connection = std::make_shared<Connection>(std::move(socket), std::move(peer), context_,
-                                                   [self = shared_from_this(), uid] { self->ended(uid); });
-    live_.insert(connection);
-    if (uid != 0 && of_user > most) return connection->refuse("you have too many connections: close some");
+    const auto connection = open(std::move(socket), std::move(peer));
+    if (uid != 0 && by_user_[uid] > most)
+      return connection->refuse("you have too many connections: close some");
     if (is_full) return connection->refuse("all users together have too many connections: try again");
     connection->start();
     if (context_->stopping) connection->stop();
+  }
+
+  std::shared_ptr<Connection> open(Connection::Socket socket, Peer peer) {
+    const uid_t uid = peer.uid;
+    ++count_;
+    of_others_ += uid != 0;
+    ++by_user_[uid];
+    auto connection = std::make_shared<Connection>(std::move(socket), std::move(peer), context_,
+                                                   [self = shared_from_this(), uid] { self->ended(uid); });
+    live_.insert(connection);
+    return connection;
   }
 
   void ended(uid_t uid) {

@@ -48,8 +48,8 @@ struct ServerLimits {
 };
 
 /// HTTP/1.1 on a Unix stream socket. All sockets live on the I/O context's one thread; the work is done by
-/// the pool. Beyond the limit of connections root's wait until others of root's end (one that has asked
-/// nothing for a second is closed for them), those of others are refused.
+/// the pool. Beyond the limit of connections as many of root's wait until others of root's end (one that has
+/// asked nothing for a second is closed for them); more of root's are refused, as those of others are.
 class Server final {
  public:
   Server(boost::asio::io_context& io, WorkerPool& workers, ServerLimits limits, Router router,
