@@ -88,6 +88,24 @@ TEST_F(ServerConnections, EndsATurnWhoseClientIsGone) {
   turn_ended_.wait(false);
 }
 
+TEST_F(ServerConnections, HoldsNoTurnForASmallAnswer) {
+  EXPECT_EQ(HttpClient(path_).ask("GET", "/small-turn").body.size(), kSmallAnswer);
+  EXPECT_TRUE(turn_ended_before_answer_) << "however slowly it is taken";
+}
+
+TEST_F(ServerConnections, EndsATurnThatOthersWaitForWhenItsClientTakesNothing) {
+  ServerLimits limits;
+  limits.idle_with_turn = std::chrono::seconds(1);
+  restart(limits);
+  HttpClient stalled(path_);
+  stalled.send("GET /turn HTTP/1.1\r\n\r\n");
+  ASSERT_EQ(stalled.receive_some(1), 1u);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // a client, not a wait for something
+  EXPECT_FALSE(turn_ended_) << "nobody waits";
+  turn_is_wanted_ = true;
+  EXPECT_EQ(turn_end_.get_future().wait_for(std::chrono::seconds(15)), std::future_status::ready);
+}
+
 TEST_F(ServerConnections, GivesUpWorkWhoseClientIsGone) {
   {
     HttpClient gone(path_);

@@ -35,6 +35,7 @@ inline Response text_response(std::string text) {
 }
 
 inline constexpr std::size_t kLargeAnswer = 16 << 20;
+inline constexpr std::size_t kSmallAnswer = 16 << 10;
 
 /// Counts the bytes of a streamed body; refuses at the first byte 'x'.
 class CountingSink final : public BodySink {
@@ -54,6 +55,19 @@ class CountingSink final : public BodySink {
  private:
   std::atomic<int>& alive_;
   std::size_t size_ = 0;
+};
+
+/// Tells when it ends.
+class ShownTurn final : public HeldTurn {
+ public:
+  ShownTurn(const std::atomic<bool>& is_wanted, std::function<void()> ended)
+      : is_wanted_(is_wanted), ended_(std::move(ended)) {}
+  ~ShownTurn() override { ended_(); }
+  bool is_wanted() const override { return is_wanted_; }
+
+ private:
+  const std::atomic<bool>& is_wanted_;
+  const std::function<void()> ended_;
 };
 
 /// A server on a private socket whose routes show what arrives.
@@ -97,7 +111,9 @@ class ServerTest : public ::testing::Test {
     workers_ = std::make_unique<WorkerPool>(64);
     server_ = std::make_unique<Server>(
         *io_, *workers_, limits, [this](Request& request) { return route(request); },
-        [](std::string_view, int, std::chrono::nanoseconds) {});
+        [this](std::string_view, int, std::chrono::nanoseconds) {
+          turn_ended_before_answer_ = turn_ended_.load();
+        });
     ASSERT_TRUE(server_->serve(std::move(listening)));
     thread_ = std::thread([this] { io_->run(); });
   }
@@ -125,13 +141,14 @@ class ServerTest : public ::testing::Test {
       };
     } else if (request.path == "/large") {
       handling.respond = [](Request&) { return text_response(std::string(kLargeAnswer, 'l')); };
-    } else if (request.path == "/turn") {
+    } else if (request.path == "/turn" || request.path == "/small-turn") {
       handling.respond = [this](Request& asked) {
-        asked.turn = std::shared_ptr<void>(nullptr, [this](void*) {
+        asked.turn = std::make_shared<ShownTurn>(turn_is_wanted_, [this] {
           turn_ended_ = true;
           turn_ended_.notify_all();
+          turn_end_.set_value();
         });
-        return text_response(std::string(kLargeAnswer, 't'));
+        return text_response(std::string(asked.path == "/turn" ? kLargeAnswer : kSmallAnswer, 't'));
       };
     } else if (request.path == "/wait") {
       handling.respond = [this](Request&) {
@@ -187,8 +204,9 @@ class ServerTest : public ::testing::Test {
   std::unique_ptr<WorkerPool> workers_;
   std::unique_ptr<Server> server_;
   std::thread thread_;
-  std::promise<void> waiting_, released_, live_ended_;
-  std::atomic<bool> turn_ended_{false}, given_up_{false}, is_enough_{false};
+  std::promise<void> waiting_, released_, live_ended_, turn_end_;
+  std::atomic<bool> turn_is_wanted_{false}, turn_ended_{false}, turn_ended_before_answer_{false};
+  std::atomic<bool> given_up_{false}, is_enough_{false};
 };
 
 }  // namespace okcvm::daemon

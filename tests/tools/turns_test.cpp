@@ -31,8 +31,10 @@ TEST(Turns, AreSoManyForEachUserAndNoneForNobodyWhoWaits) {
   });
   waits.get_future().wait();
   EXPECT_FALSE(turns.take(1000, {}, [] { return false; })) << "behind the one that waits";
+  EXPECT_TRUE(taken.back()->is_wanted());
   taken.pop_back();
   EXPECT_TRUE(next.get());
+  EXPECT_FALSE(taken.back()->is_wanted());
   EXPECT_TRUE(turns.take(1000, {}, always)) << "the turn that was waited for has ended";
 }
 
@@ -48,7 +50,10 @@ TEST(Turns, AreNotTakenUpByOneSessionWhoseRequestsWaitForEachOther) {
     });
   });
   waits.get_future().wait();
-  EXPECT_TRUE(turns.take(1000, "other", [] { return false; })) << "passes by the one that waits";
+  const auto other = turns.take(1000, "other", [] { return false; });
+  ASSERT_TRUE(other) << "passes by the one that waits";
+  EXPECT_FALSE((*other)->is_wanted());
+  EXPECT_TRUE(running->is_wanted());
   EXPECT_FALSE(turns.take(1000, "slow", [] { return false; }));
   running.reset();
   EXPECT_TRUE(next.get());

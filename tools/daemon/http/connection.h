@@ -85,6 +85,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void finish_exchange();
   void end_after(std::chrono::milliseconds time, std::function<bool()> is_over);
   void limit_sending();
+  void watch_turn();
   void drain();
   void note_answer(int status) const;
 
@@ -113,7 +114,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   Request request_;
   Handling handling_;
   std::chrono::steady_clock::time_point started_{};
-  std::chrono::steady_clock::time_point waits_since_{};
+  std::chrono::steady_clock::time_point waits_since_{};  // for its client
   std::vector<char> piece_;
   std::unique_ptr<BodySink> sink_;
   std::atomic<bool> is_gone_{false};  // the client

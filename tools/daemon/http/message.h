@@ -24,6 +24,14 @@ enum class Method : std::uint8_t { kGet, kPost, kPut, kDelete, kOther };
 /// to be deleted, or the daemon has to end.
 using ProgressSink = std::function<bool(std::string_view phase, std::uint64_t done, std::uint64_t total)>;
 
+/// One of the few places a user has for requests with large answers. It is given back when this goes.
+class HeldTurn {
+ public:
+  virtual ~HeldTurn() = default;
+  /// Whether another request waits for it. From any thread.
+  virtual bool is_wanted() const = 0;
+};
+
 /// A request as a route sees it: parsed, bounded and decoded.
 struct Request {
   std::string id;  // of the request, for the log
@@ -36,8 +44,8 @@ struct Request {
   std::string body;                                          // of routes that take it whole
   std::optional<std::uint64_t> body_size;                    // announced, if it was
   Peer peer;
-  ProgressSink progress;       // never empty
-  std::shared_ptr<void> turn;  // Turns::take(); kept until the answer is sent, as that is in memory so long
+  ProgressSink progress;           // never empty
+  std::shared_ptr<HeldTurn> turn;  // Turns::take(); kept as long as a large answer is in memory
 
   std::string_view header(std::string_view name) const;
   /// `progress` for work that has none to tell.

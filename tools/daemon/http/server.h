@@ -42,6 +42,7 @@ struct ServerLimits {
   std::size_t connections = 256;           // root's, and as many of all others
   std::size_t connections_per_user = 128;  // root is not held to it
   std::chrono::seconds idle{30};
+  std::chrono::seconds idle_with_turn{5};    // taking nothing of an answer whose turn others wait for
   std::chrono::seconds sending_at_stop{10};  // of a whole answer, however slowly its client takes it
   std::size_t header_bytes = 16 * 1024;
   std::size_t body_bytes = 1024 * 1024;  // of bodies that are taken whole

@@ -40,7 +40,8 @@ struct Exchange {
   SessionPointer session;
 
   /// Waits for one of the user's turns, as Turns::take(); who asked sees that. It ends once the answer is
-  /// sent, or when the next one is asked for: who waits for a turn holds none that others wait for.
+  /// sent, is made and small, or when the next one is asked for: who waits for a turn holds none that others
+  /// wait for.
   Result<void> take_turn(Turns& turns) {
     request.turn.reset();
     auto turn = turns.take(request.peer.uid, session ? session->id().text() : std::string(), [this] {

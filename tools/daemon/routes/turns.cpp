@@ -7,6 +7,19 @@ namespace okcvm::daemon {
 
 constexpr std::chrono::milliseconds kBetweenLooks{100};  // at who asked
 
+class Turns::Held final : public HeldTurn {
+ public:
+  Held(Turns& turns, uid_t user, std::string session)
+      : turns_(turns), user_(user), session_(std::move(session)) {}
+  ~Held() override { turns_.give_back(user_, session_); }
+  bool is_wanted() const override { return turns_.is_wanted(user_, session_); }
+
+ private:
+  Turns& turns_;
+  const uid_t user_;
+  const std::string session_;
+};
+
 /// Nobody is before it but who waits for their own session.
 bool Turns::may_go(const User& user, std::list<std::string>::const_iterator who) const {
   const auto has_to_wait = [&](const std::string& session) {
@@ -32,7 +45,15 @@ Result<Turns::Turn> Turns::take(uid_t user, const std::string& session,
   entry.waiting.erase(place);
   entry.taken.insert(session);
   changed_.notify_all();
-  return Turn(nullptr, [this, user, session](void*) { give_back(user, session); });
+  return std::make_shared<Held>(*this, user, session);
+}
+
+/// Where not all are taken, only who waits for their own session waits.
+bool Turns::is_wanted(uid_t user, const std::string& session) {
+  const MutexLock lock(mutex_);
+  const auto& entry = users_.at(user);
+  if (entry.taken.size() >= kMost) return !entry.waiting.empty();
+  return std::find(entry.waiting.begin(), entry.waiting.end(), session) != entry.waiting.end();
 }
 
 void Turns::give_back(uid_t user, const std::string& session) {

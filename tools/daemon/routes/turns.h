@@ -12,6 +12,7 @@
 
 #include "policy/error.h"
 #include "policy/thread_annotations.h"
+#include "tools/daemon/http/message.h"
 
 namespace okcvm::daemon {
 
@@ -22,7 +23,7 @@ namespace okcvm::daemon {
 class Turns final {
  public:
   static constexpr std::size_t kMost = 4;
-  using Turn = std::shared_ptr<void>;
+  using Turn = std::shared_ptr<HeldTurn>;
 
   /// With `one_a_session`, no two requests of one session are served at once.
   explicit Turns(bool one_a_session = false) : one_a_session_(one_a_session) {}
@@ -37,7 +38,9 @@ class Turns final {
     std::multiset<std::string> taken;  // by these sessions
     std::list<std::string> waiting;    // who came first is first
   };
+  class Held;
   bool may_go(const User& user, std::list<std::string>::const_iterator who) const;
+  bool is_wanted(uid_t user, const std::string& session) EXCLUDES(mutex_);
   void give_back(uid_t user, const std::string& session) EXCLUDES(mutex_);
   void drop_idle(uid_t user) REQUIRES(mutex_);
 
