@@ -102,7 +102,14 @@ class ADaemonsParent : public ::testing::Test {
 
 TEST_F(ADaemonsParent, IsToldFromTheEnvironment) {
   EXPECT_EQ(ServiceManager().kept_by(), "nobody");
-  ::setenv("NOTIFY_SOCKET", "/run/systemd/notify", 1);
+  const ScratchDirectory scratch("notify");
+  const auto path = (scratch / "socket").string();
+  ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
+  EXPECT_EQ(ServiceManager().kept_by(), "nobody") << "nobody listens there";
+  const FileDescriptor listening(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{AF_UNIX, {}};
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_OK(::bind(listening.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address));
   EXPECT_EQ(ServiceManager().kept_by(), "systemd");
   ::setenv("NOTIFY_SOCKET", "/proc/self/fd/3", 1);
   ::setenv(daemon::kKeeperVariable, std::to_string(::getppid()).c_str(), 1);
