@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "fusefs/crowdedness.h"
 #include "fusefs/kernel_knowledge.h"
 #include "policy/fault.h"
 
@@ -331,7 +332,9 @@ ssize_t Channel::read_device(Reader& reader, Wait& wait) {
       wait = Wait::kAsleep;
     }
   }
-  reader.spin_time = Clock::now() - since < kDense ? kDense : std::chrono::nanoseconds{};
+  const auto now = Clock::now();
+  const bool is_dense = now - since < kDense && !Crowdedness::instance().is_there(now);
+  reader.spin_time = is_dense ? kDense : std::chrono::nanoseconds{};
   if (size < 0 && stopped_) errno = EINTR;
   return size;
 }

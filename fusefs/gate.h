@@ -54,8 +54,8 @@ class Gate {
   std::atomic<std::uint32_t> state_{0};
 };
 
-/// Two gates: a workdir's file system that hangs keeps none of the operations from ending that a snapshot or
-/// a restore waits for.
+/// Two gates: a workdir's file system that hangs keeps no request of the kernel from ending that a snapshot
+/// or a restore waits for.
 struct Gates {
   Gate managed;
   Gate workdir;

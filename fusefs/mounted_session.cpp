@@ -198,7 +198,8 @@ Result<void> MountedSession::run() {
 Result<std::unique_ptr<SessionMount>> MountedSession::start(MountConfig config, FileDescriptor device,
                                                             Start start) {
   // The former daemon may have died after it unmounted and before it could say so: then nobody had it.
-  if (start == Start::kTakeOver && is_disconnected(device.get()) && !mounted_at(config.mount_point))
+  if (start == Start::kTakeOver && is_disconnected(device.get()) && !mounted_at(config.mount_point) &&
+      !detach_served_through(device.get(), config.mount_point.filename()))
     return fail(Code::kNotFound, "it is not mounted any more");
   if (auto made = make_runtime_folder(config.runtime_dir); !made) return fail(made.error());
   const auto state_of = [&config](StateFile purpose) {
@@ -303,7 +304,7 @@ Result<void> MountedSession::unmount(bool force) {
     return fail(
         Code::kBusy,
         "something else is mounted on the session: unmount that first, or use force (okcvm: --force)");
-  if (force && is_mounted()) fetch_mapped_stores();
+  if (force && is_mounted()) fetch_mapped_stores(Stores::kAll);
   const auto standing = force || !there ? std::nullopt : standing_at(config_.mount_point);
   if (standing && mounted_elsewhere(*there, standing) == Elsewhere::kSomewhere) return in_use_elsewhere();
   FileDescriptor held = force || !there ? FileDescriptor() : hold_mount(config_.mount_point);

@@ -60,7 +60,8 @@ class MountedSession final : public SessionMount {
   std::optional<RelPath> tell_of(const Node& node);
   void add_names_in(NodeId id, std::vector<RelPath>& paths);
   void forget_names();
-  void fetch_mapped_stores();
+  enum class Stores : std::uint8_t { kSnapshotted, kAll };
+  void fetch_mapped_stores(Stores which);
   ChangeSet cut_held();
   void invalidate(const std::vector<RelPath>& changed);
 

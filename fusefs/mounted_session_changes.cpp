@@ -12,11 +12,13 @@ constexpr std::chrono::seconds kWritingTimeout{60};  // for the pages of one fil
 }  // namespace
 
 /// Where the kernel keeps the pages of open files itself, it has not written yet what was stored through
-/// mappings, and does when it is told to forget them. Only while requests pass: it waits for a truncate.
-void MountedSession::fetch_mapped_stores() {
+/// mappings, and does when it is told to forget them. Only while requests pass: it waits for a truncate. A
+/// snapshot does not wait for a workdir's file system.
+void MountedSession::fetch_mapped_stores(Stores which) {
   bool has_asked = false;
   for (const NodeId id : nodes_->open_for_writing()) {
-    if (!nodes_->open_state(id).may_hide_stores() || !rule_of(nodes_->zone_of(id)).snapshotted) continue;
+    const bool is_wanted = which == Stores::kAll || rule_of(nodes_->zone_of(id)).snapshotted;
+    if (!is_wanted || !nodes_->open_state(id).may_hide_stores()) continue;
     notifier_.inode(id);
     has_asked = true;
   }
@@ -33,7 +35,7 @@ ChangeSet MountedSession::cut_held() {
 
 ChangeSet MountedSession::cut_changes() {
   operations_.forget_unknown();
-  fetch_mapped_stores();
+  fetch_mapped_stores(Stores::kSnapshotted);
   const Gate::Closing closing(gates_.managed);
   return cut_held();
 }
@@ -67,7 +69,7 @@ class MountedSession::SessionHold final : public SessionMount::Hold {
 };
 
 std::unique_ptr<SessionMount::Hold> MountedSession::hold() {
-  fetch_mapped_stores();
+  fetch_mapped_stores(Stores::kSnapshotted);
   return std::make_unique<SessionHold>(*this);
 }
 

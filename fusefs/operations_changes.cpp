@@ -361,6 +361,14 @@ void Operations::let_go(Nameless inode) {
   if (inode) backings_.drop_unused(*inode);
 }
 
+namespace {
+
+bool is_absent(const Error& error) {
+  return error.errno_value == ENOENT || error.errno_value == ESTALE;
+}
+
+}  // namespace
+
 void Operations::name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode) {
   nodes_.distrust_all();  // the inode's number may be another's by now
   const auto stale = nodes_.children(directory.id, [&](const Node& node) {
@@ -369,9 +377,9 @@ void Operations::name_was_taken(const Directory& directory, const char* name, st
   for (const Node& node : stale) {
     struct stat status {};
     auto held = open_inode(node, O_PATH | O_NOFOLLOW);
-    if (!held || ::fstat(held->get(), &status) != 0) status.st_nlink = 0;
+    const bool is_known = held ? ::fstat(held->get(), &status) == 0 : is_absent(held.error());
     const nlink_t hidden = orphans_.keeps(node.id) ? 1 : 0;
-    if (node.name.empty() && status.st_nlink > hidden) continue;  // it may be another one that was taken
+    if (node.name.empty() && (!is_known || status.st_nlink > hidden)) continue;  // another one may be taken
     status.st_ino = node.key.inode;
     status.st_mode = node.type;
     status.st_nlink += 1;  // as it was before

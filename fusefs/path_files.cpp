@@ -129,9 +129,7 @@ Result<Walk> PathFiles::walk_existing(const Caller& caller, std::string_view pat
   return found;
 }
 
-Result<Walk> PathFiles::walk_making(const Caller& caller, const RelPath& path, mode_t mode,
-                                    std::vector<Placed>& made) {
-  const Making making{mode, made};
+Result<Walk> PathFiles::walk_making(const Caller& caller, const RelPath& path, const Making& making) {
   return walk(caller, path.text(), Last::kFollow, &making);
 }
 
@@ -139,6 +137,7 @@ Result<Walk> PathFiles::walk_making(const Caller& caller, const RelPath& path, m
 Result<Entry> PathFiles::make_on_way(const Caller& caller, const Walk& walk, const Name& name,
                                      const Making& making) {
   const Entry& directory = walk.last();
+  if (auto fit = check_gates(walk, making.closed); !fit) return fail(fit.error());
   if (!may(caller, directory.attributes, W_OK | X_OK))
     return fail(Code::kForbidden, "this user may not write to the directory", walk.path().text());
   auto entry = own(operations_.make_directory(request_of(caller), directory.id, name.c_str(), making.mode));
@@ -362,7 +361,7 @@ Result<bool> PathFiles::make_directories_alone(const Caller& caller, const RelPa
         there ? std::optional(info_of_entry(there->last(), std::string(path.leaf()))) : std::nullopt;
     if (auto met = check(info ? &*info : nullptr, nullptr); !met) return fail(met.error());
   }
-  auto found = walk_making(caller, path, mode, made);
+  auto found = walk_making(caller, path, {mode, made, closed});
   if (!found) return fail(found.error());
   if (!S_ISDIR(found->last().attributes.st_mode))
     return fail(Code::kAlreadyExists, "a file stands at this path", path.text());

@@ -114,6 +114,7 @@ class PathFiles final : public Files {
   struct Making {
     mode_t mode;
     std::vector<Placed>& made;
+    Zone closed;  // see ClosedFor
   };
   /// Walks to `path`. The last entry may be absent (id 0); everything before it must be a directory that the
   /// caller may search. With `making`, the directories that are missing on the way are made, the last too.
@@ -127,7 +128,7 @@ class PathFiles final : public Files {
   Result<Entry> own(Result<Entry> entry);
   Result<Entry> make_on_way(const Caller& caller, const Walk& walk, const Name& name, const Making& making);
   Result<Walk> walk_existing(const Caller& caller, std::string_view path, Last last);
-  Result<Walk> walk_making(const Caller& caller, const RelPath& path, mode_t mode, std::vector<Placed>& made);
+  Result<Walk> walk_making(const Caller& caller, const RelPath& path, const Making& making);
   /// Of the name and what it stands for, not of the directory that lists it. Answers a directory that the
   /// kernel knows by another name, and is to look for here.
   std::optional<NodeId> tell_kernel(const Placed& placed);
@@ -148,8 +149,9 @@ class PathFiles final : public Files {
   Result<PublishedFile> publish_alone(Incoming& incoming, Zone closed, std::vector<Placed>& changed);
   Result<void> remove_alone(const Caller& caller, const RelPath& path, bool recursive,
                             const EntryCheck& check, const GoesOn& goes_on, Zone closed);
-  /// Before a gate is passed or closed for a path: where the workdir's file system does not answer, nobody is
-  /// to wait but who asked for something in it.
+  /// Before a gate is passed or closed for a path in the workdir: asks its file system something. Where that
+  /// does not answer, nobody is to wait but who asked. (One that stops answering later, is frozen, or is come
+  /// to through a link still holds up the session.)
   void wait_for_file_system(std::string_view path) const;
   /// Fails where a way led into the workdir, through links, and its gate is open.
   Result<void> check_gates(const Walk& walk, Zone closed) const;

@@ -148,7 +148,7 @@ Result<PublishedFile> PathFiles::publish_alone(Incoming& incoming, Zone closed,
                                                std::vector<Placed>& changed) {
   const MutexLock settled(publishing_);
   const ClosedFor alone(closed, gates_);
-  auto parent = walk_making(incoming.caller, incoming.path.parent(), kParentMode, changed);
+  auto parent = walk_making(incoming.caller, incoming.path.parent(), {kParentMode, changed, closed});
   if (!parent) return fail(parent.error());
   if (auto fit = check_gates(*parent, closed); !fit) return fail(fit.error());
   const Entry& directory = parent->last();

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <future>
 #include <map>
 #include <thread>
@@ -44,6 +45,22 @@ class Workdir : public MountedSession {
     config.workdir = open_file(host_.path(), O_RDONLY | O_DIRECTORY);
   };
 };
+
+TEST_F(Workdir, HasWhatWasStoredThroughAMappingWhenItsSessionIsUnmounted) {
+  const Session::Adjust bind = [this](fusefs::MountConfig& config) {
+    config.workdir = open_file(host(), O_RDONLY | O_DIRECTORY);
+    config.passthrough = fusefs::Passthrough::kOff;
+  };
+  start_with(bind);
+  write(host() / "file", "old");
+  const auto file = open_file(workdir() / "file", O_RDWR);
+  void* const mapped = ::mmap(nullptr, 3, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  std::memcpy(mapped, "new", 3);
+  value_of(session().driver().unmount(true));
+  EXPECT_EQ(read(host() / "file"), "new");
+  ::munmap(mapped, 3);
+}
 
 TEST_F(Workdir, WhatIsAppendedComesAfterWhatTheHostAppended) {
   write(host() / "log", "");

@@ -91,7 +91,9 @@ class HungWorkdir : public MountedSession {
   }
   /// Until so many threads of the driver, in this process, wait for a system call of this number.
   static void wait_for_driver_within(long number, int count) {
+    const auto end = std::chrono::steady_clock::now() + kTimeout;
     for (int seen = 0; seen < count; std::this_thread::yield()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << "only " << seen << " wait";
       seen = 0;
       for (const auto& thread : fs::directory_iterator("/proc/self/task"))
         if (first_line(thread.path() / "syscall").starts_with(std::to_string(number) + " 0x") &&

@@ -86,7 +86,7 @@ void Connection::watch_turn() {
   timer_.expires_after(kLooksAtTurnEach);
   timer_.async_wait([weak = weak_from_this()](ErrorCode error) {
     const auto self = weak.lock();
-    if (error || !self || !self->is_answering_ || !self->request_.turn) return;
+    if (error || !self || !self->is_answering_ || !self->request_.turn || self->context_->stopping) return;
     const auto idle = std::chrono::steady_clock::now() - self->waits_since_;
     if (idle >= self->context_->limits.idle_with_turn && self->request_.turn->is_wanted()) return self->end();
     self->watch_turn();

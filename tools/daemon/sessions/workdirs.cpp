@@ -63,7 +63,7 @@ Result<Workdirs::Opened> Workdirs::open(const std::string& requested, uid_t owne
 
 Result<Workdirs::Opened> Workdirs::reopen(const std::string& real_path, uid_t owner_uid,
                                           gid_t owner_gid) const {
-  static std::atomic<int> times_late{0};
+  static std::atomic<int> times_late{0};  // one after the other
   // The thread may outlive this object.
   std::packaged_task<Result<Opened>()> opening([workdirs = *this, real_path, owner_uid, owner_gid] {
     return workdirs.reopen_however_long(real_path, owner_uid, owner_gid);
@@ -74,8 +74,10 @@ Result<Workdirs::Opened> Workdirs::reopen(const std::string& real_path, uid_t ow
   } catch (const std::system_error&) {  // the host has no more threads
     return reopen_however_long(real_path, owner_uid, owner_gid);
   }
-  if (opened.wait_for(times_late < kFewTimesLate ? kTimeout : kTimeoutOfMany) == std::future_status::ready)
+  if (opened.wait_for(times_late < kFewTimesLate ? kTimeout : kTimeoutOfMany) == std::future_status::ready) {
+    times_late = 0;
     return opened.get();
+  }
   ++times_late;
   return fail(Code::kBusy, "its file system does not answer");
 }
