@@ -352,7 +352,8 @@ TEST_F(DaemonSnapshots, ThatCannotBecomeASessionLeaveNothingForGood) {
   write(bin, "nothing can be put away here");
   write(mount("copy"), "nothing can be mounted here");
   EXPECT_GE(post("fork", {{"id", "copy"}}).status, 400);
-  EXPECT_EQ(ask("GET", "/v1/sessions/copy").status, 404);
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy").json()["state"], "unmounted");
+  EXPECT_EQ(ask("POST", "/v1/sessions/copy/mount").code(), "busy");
   EXPECT_TRUE(std::filesystem::exists(workspace));
   EXPECT_EQ(stop(), 0);
   std::filesystem::remove(bin);

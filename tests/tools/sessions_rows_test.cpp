@@ -38,6 +38,8 @@ TEST_F(SessionRows, OfACreationThatFailedAreInViewUntilTheyCanBeRemoved) {
   const auto left = sessions_->find(root_, "s");
   ASSERT_TRUE(left);
   EXPECT_EQ((*left)->record().state, SessionPhase::kDeleting);
+  EXPECT_EQ(sessions_->mount(**left).error().code, Code::kBusy);
+  EXPECT_EQ(sessions_->unmount(**left, true).error().code, Code::kBusy);
   EXPECT_FALSE(sessions_->remove(root_, "s"));
   accept_removals();
   EXPECT_TRUE(*sessions_->remove(root_, "s"));

@@ -252,6 +252,7 @@ class Sessions final {
   Result<void> detach(Session& session, bool force);
   Result<void> detach_for_good(Session& session);
   /// In the registry: what the next daemon is to make of it.
+  static Result<void> check_is_whole(const Session& session);
   Result<void> note_phase(Session& session, SessionPhase phase);
   void begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount, bool was_taken_over,
                    std::optional<WorkdirFallback> unbound) EXCLUDES(totals_mutex_);

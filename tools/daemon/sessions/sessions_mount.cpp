@@ -235,9 +235,16 @@ Result<void> Sessions::note_phase(Session& session, SessionPhase phase) {
   return save(session, std::move(record));
 }
 
+/// A deletion, or a creation, may have failed halfway.
+Result<void> Sessions::check_is_whole(const Session& session) {
+  if (session.record().state != SessionPhase::kDeleting) return {};
+  return fail(Code::kBusy, "the session could not be removed to the end: delete it again");
+}
+
 Result<void> Sessions::mount(Session& session) {
   const auto pass = session.gate().alone();
   if (!pass) return fail(pass.error());
+  if (auto whole = check_is_whole(session); !whole) return whole;
   const auto live = session.mount();
   const bool is_in_place = live && live->is_in_place();
   const bool is_noted = session.record().state == SessionPhase::kMounted;
@@ -262,6 +269,7 @@ Result<void> Sessions::mount(Session& session) {
 Result<void> Sessions::unmount(Session& session, bool force) {
   const auto pass = session.gate().alone();
   if (!pass) return fail(pass.error());
+  if (auto whole = check_is_whole(session); !whole) return whole;
   const bool is_noted = session.record().state == SessionPhase::kUnmounted;
   // What programs have open does not come back with another mount: by force it goes only once that is noted.
   if (force && !is_noted)
