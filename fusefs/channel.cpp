@@ -11,7 +11,6 @@
 #include <cstring>
 #include <utility>
 
-#include "fusefs/crowdedness.h"
 #include "fusefs/kernel_knowledge.h"
 #include "policy/fault.h"
 
@@ -332,9 +331,7 @@ ssize_t Channel::read_device(Reader& reader, Wait& wait) {
       wait = Wait::kAsleep;
     }
   }
-  const auto now = Clock::now();
-  const bool is_dense = now - since < kDense && !Crowdedness::instance().is_there(now);
-  reader.spin_time = is_dense ? kDense : std::chrono::nanoseconds{};
+  reader.spin_time = Clock::now() - since < kDense ? kDense : std::chrono::nanoseconds{};
   if (size < 0 && stopped_) errno = EINTR;
   return size;
 }
