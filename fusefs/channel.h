@@ -100,7 +100,9 @@ class Channel {
   class MayWait final {
    public:
     explicit MayWait(Channel* channel) : channel_(channel) {
-      if (channel_) ++channel_->may_wait_;
+      if (!channel_) return;
+      ++channel_->may_wait_;
+      if (channel_->turn_.is_deserted()) channel_->need_thread_();  // there may be one more now
     }
     ~MayWait() {
       if (channel_) --channel_->may_wait_;

@@ -68,6 +68,11 @@ bool ReaderTurn::wait() {
   return false;
 }
 
+bool ReaderTurn::is_deserted() {
+  const MutexLock lock(mutex_);
+  return readers_ == 0 && waiting_ == 0;
+}
+
 bool ReaderTurn::leave(const Request& request) {
   bool alone = false;
   bool wake_watcher = false;

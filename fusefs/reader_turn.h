@@ -37,6 +37,8 @@ class ReaderTurn {
   void answered() { --serving_; }
   /// Gives the turn back because no request comes; false when nobody else would wait for one.
   bool retire() EXCLUDES(mutex_);
+  /// Nobody has the turn or waits for it.
+  bool is_deserted() EXCLUDES(mutex_);
   /// Several threads may have the turn.
   bool is_shared() const { return places_ > 1; }
   /// Nobody gets the turn any more.
