@@ -76,7 +76,9 @@ auto outcome_of(Body& body) noexcept -> decltype(body()) try {
 
 /// The zone of the node that the request is about.
 inline Zone zone_of(fuse_req_t request) {
-  return dispatcher_of(request).operations.zone_of(NodeId{Channel::current().header->nodeid});
+  auto& current = Channel::current();
+  if (!current.zone) current.zone = dispatcher_of(request).operations.zone_of(NodeId{current.header->nodeid});
+  return *current.zone;
 }
 
 /// Where a file system of the host's may be asked, which answers when it likes: the root shows the workdir.
@@ -89,7 +91,7 @@ inline Channel* channel_if_may_wait(fuse_req_t request) {
 /// once.
 template <typename Body, typename Reply>
 void answer(fuse_req_t request, Body body, Reply reply) noexcept {
-  const Channel::MayWait may_wait(channel_if_may_wait(request));
+  const auto waiting = Channel::Waiting::perhaps(channel_if_may_wait(request));
   auto result = outcome_of(body);
   do_unheard(&Handout::settle);
   if (result)
@@ -102,7 +104,7 @@ void answer(fuse_req_t request, Body body, Reply reply) noexcept {
 
 template <typename Body>
 void answer_done(fuse_req_t request, Body body) noexcept {
-  const Channel::MayWait may_wait(channel_if_may_wait(request));
+  const auto waiting = Channel::Waiting::perhaps(channel_if_may_wait(request));
   const Result<void> result = outcome_of(body);
   fuse_reply_err(request, result ? 0 : result.error().errno_value);
 }

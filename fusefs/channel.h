@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <optional>
 #include <span>
 
 #include "fusefs/cpu_follower.h"
@@ -19,6 +20,7 @@
 #include "fusefs/wakefulness.h"
 #include "policy/error.h"
 #include "policy/file_descriptor.h"
+#include "policy/zones.h"
 
 namespace okcvm::fusefs {
 
@@ -27,9 +29,10 @@ struct CurrentRequest {
   const fuse_in_header* header = nullptr;
   std::size_t size = 0;
   std::chrono::steady_clock::time_point started;
-  std::uint32_t opcode = 0;      // libfuse is told a similar one where it does not know this
-  std::int32_t backing_id = 0;   // to be added to the open or create reply; 0: none
-  std::int64_t answer_size = 0;  // in bytes
+  std::uint32_t opcode = 0;       // libfuse is told a similar one where it does not know this
+  std::int32_t backing_id = 0;    // to be added to the open or create reply; 0: none
+  std::int64_t answer_size = 0;   // in bytes
+  std::optional<Zone> zone = {};  // of the node that it is about, once somebody asked
 
   std::uint64_t unique() const { return header->unique & ~protocol::kUniqueResend; }
   bool resent() const { return header->unique & protocol::kUniqueResend; }
@@ -85,33 +88,22 @@ class Channel {
   /// A request that waits for somebody on the host takes no thread away from the others.
   class Waiting final {
    public:
-    explicit Waiting(Channel& channel) : channel_(channel) {
-      ++channel_.waiting_;
-      channel_.need_thread_();
+    explicit Waiting(Channel& channel) : Waiting(channel.waiting_) { channel.need_thread_(); }
+    /// One that may come to wait, with a change begun. nullptr: none that may.
+    static Waiting perhaps(Channel* channel) { return channel ? Waiting(channel) : Waiting(); }
+    ~Waiting() {
+      if (count_) --*count_;
     }
-    ~Waiting() { --channel_.waiting_; }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
    private:
-    Channel& channel_;
-  };
-  /// The same of one that may come to wait, with a change begun. `channel`: nullptr for others.
-  class MayWait final {
-   public:
-    explicit MayWait(Channel* channel) : channel_(channel) {
-      if (!channel_) return;
-      ++channel_->may_wait_;
-      if (channel_->turn_.is_deserted()) channel_->need_thread_();  // there may be one more now
+    Waiting() = default;
+    explicit Waiting(std::atomic<int>& count) : count_(&count) { ++count; }
+    explicit Waiting(Channel* channel) : Waiting(channel->may_wait_) {
+      if (channel->turn_.is_deserted()) channel->need_thread_();  // there may be one more now
     }
-    ~MayWait() {
-      if (channel_) --channel_->may_wait_;
-    }
-    MayWait(const MayWait&) = delete;
-    MayWait& operator=(const MayWait&) = delete;
-
-   private:
-    Channel* const channel_;
+    std::atomic<int>* const count_ = nullptr;
   };
   int waiting() const { return waiting_; }
   int may_wait() const { return may_wait_; }

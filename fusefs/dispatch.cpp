@@ -30,13 +30,13 @@ void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
 }
 
 void on_forget(fuse_req_t request, fuse_ino_t id, std::uint64_t count) {
-  const Channel::MayWait may_wait(channel_if_may_wait(request));
+  const auto waiting = Channel::Waiting::perhaps(channel_if_may_wait(request));
   do_unheard([=] { dispatcher_of(request).operations.forget(node(id), count); });
   fuse_reply_none(request);
 }
 
 void on_forget_multi(fuse_req_t request, std::size_t count, fuse_forget_data* forgets) {
-  const Channel::MayWait may_wait(&dispatcher_of(request).channel);
+  const auto waiting = Channel::Waiting::perhaps(&dispatcher_of(request).channel);
   for (std::size_t i = 0; i < count; ++i)
     do_unheard([=] { dispatcher_of(request).operations.forget(node(forgets[i].ino), forgets[i].nlookup); });
   fuse_reply_none(request);

@@ -23,6 +23,10 @@ std::uint64_t inode_at(const Directory& directory, const char* name) {
   return directory.look_at(name, status) == 0 ? status.st_ino : 0;
 }
 
+bool is_absent(const Error& error) {
+  return error.errno_value == ENOENT || error.errno_value == ESTALE;
+}
+
 }  // namespace
 
 Unexpected Operations::deny(std::string_view operation, NodeId parent, const char* name, int errno_value) {
@@ -360,14 +364,6 @@ void Operations::make_room(NodeId id, VolumeId volume_id) {
 void Operations::let_go(Nameless inode) {
   if (inode) backings_.drop_unused(*inode);
 }
-
-namespace {
-
-bool is_absent(const Error& error) {
-  return error.errno_value == ENOENT || error.errno_value == ESTALE;
-}
-
-}  // namespace
 
 void Operations::name_was_taken(const Directory& directory, const char* name, std::uint64_t but_inode) {
   nodes_.distrust_all();  // the inode's number may be another's by now

@@ -234,6 +234,7 @@ Result<Listing> PathFiles::list(const Caller& caller, const RelPath& path, std::
 }
 
 Result<OpenedFile> PathFiles::open(const Caller& caller, const RelPath& path) {
+  wait_for_file_system(path.text());
   constexpr int kMostTries = 100;
   NodeId opened;
   auto file = open_once(caller, path, opened);
@@ -248,7 +249,6 @@ Result<OpenedFile> PathFiles::open(const Caller& caller, const RelPath& path) {
 }
 
 Result<OpenedFile> PathFiles::open_once(const Caller& caller, const RelPath& path, NodeId& opened) {
-  wait_for_file_system(path.text());
   Gate::Pass pass(gates_.managed);
   auto found = walk_existing(caller, path.text(), Last::kFollow);
   if (!found) return fail(found.error());
@@ -354,8 +354,6 @@ Result<bool> PathFiles::make_directories_alone(const Caller& caller, const RelPa
                                                std::vector<Placed>& made) {
   const ClosedFor alone(closed, gates_);
   const auto there = walk_existing(caller, path.text(), Last::kFollow);
-  if (there)
-    if (auto fit = check_gates(*there, closed); !fit) return fail(fit.error());
   if (check) {
     const auto info =
         there ? std::optional(info_of_entry(there->last(), std::string(path.leaf()))) : std::nullopt;

@@ -46,6 +46,16 @@ class Workdir : public MountedSession {
   };
 };
 
+TEST_F(Workdir, IsChangedByPathThroughALinkToo) {
+  auto& files = session().files();
+  EXPECT_OK(::symlink("../workdir", (outputs() / "link").c_str()));
+  value_of(files.make_directories({}, value_of(RelPath::parse("outputs/link/new/below")), 0755));
+  EXPECT_TRUE(std::filesystem::is_directory(host() / "new/below"));
+  value_of(files.remove({}, value_of(RelPath::parse("outputs/link/new")), true));
+  EXPECT_FALSE(there_is(host() / "new"));
+  EXPECT_TRUE(there_is(outputs() / "link"));
+}
+
 TEST_F(Workdir, HasWhatWasStoredThroughAMappingWhenItsSessionIsUnmounted) {
   const Session::Adjust bind = [this](fusefs::MountConfig& config) {
     config.workdir = open_file(host(), O_RDONLY | O_DIRECTORY);

@@ -175,7 +175,9 @@ Result<void> Registry::update(const SessionRecord& record) {
   bind_record(*statement, record, *metadata);
   if (auto updated = statement->bind(record.id.text()).run(); !updated) return updated;
   if (database_->changes() == 0)
-    return fail(Code::kCorrupt, "sessions.db has no row of this session any more");
+    return fail(Code::kCorrupt,
+                "sessions.db has no row of this session any more: put the right sessions.db back while no "
+                "daemon runs, or delete the session");
   return {};
 }
 
