@@ -342,8 +342,10 @@ void Operations::forget_unknown_of_former() {
 
 void Operations::forget_unknown(const std::vector<NodeId>& ids) {
   constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
+  const auto comes_to_know = state_.handed_out();  // after `ids`: what is answered since then, it knows
   for (const NodeId id : ids)
-    if (nodes_.open_state(id).opens == 0) kernel_.if_unknown(id, [this, id] { forget(id, kAll); });
+    if (nodes_.open_state(id).opens == 0 && !comes_to_know.contains(id.value))
+      kernel_.if_unknown(id, [this, id] { forget(id, kAll); });
 }
 
 void Operations::not_held(NodeId id) {

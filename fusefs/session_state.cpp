@@ -5,17 +5,13 @@
 #include <thread>
 
 #include "fusefs/protocol.h"
+#include "fusefs/session_state_layout.h"
 #include "policy/fault.h"
 
 namespace okcvm::fusefs {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x6f6b63766d737402;  // "okcvmst", version 2
-constexpr std::size_t kOpcodes = 56;
-constexpr std::size_t kErrnos = 140;
-constexpr std::size_t kMaxFiles = 1u << 20;
-constexpr std::uint32_t kOpenFlags = (1u << 24) - 1;  // all that Linux has
-constexpr std::uint32_t kSyncErrors = (1u << 7) - 1;
 
 constexpr std::array<std::string_view, kOpcodes> kOpcodeNames{
     "",
@@ -72,70 +68,6 @@ constexpr std::array<std::string_view, kOpcodes> kOpcodeNames{
     "TMPFILE",
     "STATX",
 };
-
-struct OpcodeCounter {
-  std::atomic<std::uint64_t> count;
-  std::atomic<std::uint64_t> nanoseconds;
-  std::array<std::atomic<std::uint64_t>, 24> latency;
-};
-
-struct ChangeRecord {
-  std::atomic<std::uint64_t> unique;  // 0 while free; stored last
-  std::uint64_t fact;
-  std::atomic<std::uint32_t> references;
-  std::atomic<std::uint64_t> first_reference;  // the others have a place of their own
-};
-
-}  // namespace
-
-struct FileRecord {
-  std::atomic<std::uint64_t> id;  // 0 while free; stored last
-  std::uint64_t node;
-  std::uint64_t unique;  // of the request that opened it, or that was told of the error
-  std::uint32_t generation;
-  std::uint32_t flags : 24;  // open(2)'s
-  std::uint32_t sync_error : 7;
-  std::uint32_t is_told : 1;
-};
-static_assert(sizeof(FileRecord) == 32);
-
-struct StateHeader {
-  std::uint64_t magic;
-  std::uint32_t init_size;
-  std::uint32_t protocol_minor;
-  std::uint32_t passthrough;
-  std::uint32_t resend;
-  std::array<std::byte, SessionState::kMaxInit> init;
-  std::atomic<std::uint64_t> denials;
-  std::array<ChangeRecord, SessionState::kChanges> changes;
-  std::array<std::atomic<std::uint64_t>, kErrnos> errors;
-  std::array<OpcodeCounter, kOpcodes> counters;
-  std::uint32_t next_file;
-  std::atomic<std::uint32_t> untold;
-  std::atomic<std::int32_t> last_backing;
-  std::atomic<std::int32_t> closing_backing;
-  std::atomic<std::uint32_t> has_lost_names;  // that go: there was no room to note them
-};
-
-namespace {
-
-constexpr std::size_t kFilesOffset = 16 * 1024;
-static_assert(sizeof(StateHeader) <= kFilesOffset);
-constexpr std::size_t kReferencesOffset = kFilesOffset + kMaxFiles * sizeof(FileRecord);
-constexpr std::size_t kReferencesSize = (SessionState::kReferences - 1) * sizeof(std::uint64_t);
-constexpr std::size_t kRegionSize = kReferencesOffset + SessionState::kChanges * kReferencesSize;
-
-FileRecord& file_record(const SharedRegion& region, std::uint32_t slot) {
-  return reinterpret_cast<FileRecord*>(region.data() + kFilesOffset)[slot];
-}
-
-SessionState::OpenFile open_file(const FileRecord& row) {
-  return {NodeId{row.node}, static_cast<int>(row.flags)};
-}
-
-std::uint32_t slot_of(FileId id) {
-  return static_cast<std::uint32_t>(id.value) - 1;
-}
 
 /// Whether these bytes are a handshake that libfuse will answer. It would let noise pass in silence.
 bool is_handshake(std::span<const std::byte> request) {
@@ -345,6 +277,17 @@ std::optional<std::uint64_t> SessionState::unfinished(std::uint64_t unique) cons
   return found->second.fact;
 }
 
+std::unordered_set<std::uint64_t> SessionState::handed_out() const {
+  std::unordered_set<std::uint64_t> nodes;
+  for (std::uint32_t slot = 0; slot < kChanges; ++slot) {
+    const auto& change = header().changes[slot];
+    if (change.unique.load(std::memory_order_acquire) == 0) continue;
+    const auto count = change.references.load(std::memory_order_acquire);
+    for (std::uint32_t i = 0; i < count; ++i) nodes.insert(reference_at(slot, i));
+  }
+  return nodes;
+}
+
 bool SessionState::has_unclaimed() const {
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
     if (slots_[slot].inherited && header().changes[slot].fact) return true;
@@ -361,101 +304,6 @@ std::vector<std::uint64_t> SessionState::old_facts() const {
 void SessionState::forget_unclaimed() {
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
     if (header().changes[slot].fact && slots_[slot].inherited.exchange(false)) finish(slot);
-}
-
-// -- Open files
-
-Result<FileId> SessionState::add_file(const OpenFile& file, std::uint64_t unique) {
-  MutexLock lock(mutex_);
-  std::uint32_t slot = next_file_;
-  if (!free_files_.empty()) {
-    slot = free_files_.back();
-    free_files_.pop_back();
-  } else {
-    if (next_file_ >= kMaxFiles) return fail_errno(ENFILE);
-    if (auto ready = region_.reserve(kFilesOffset + (next_file_ + 1) * sizeof(FileRecord)); !ready)
-      return fail(ready.error());
-    header().next_file = ++next_file_;
-  }
-  FileRecord& row = file_record(region_, slot);
-  row.node = file.node.value;
-  row.flags = static_cast<std::uint32_t>(file.flags) & kOpenFlags;
-  row.sync_error = 0;
-  row.unique = unique;
-  const FileId id{(std::uint64_t{++row.generation} << 32) | (slot + 1)};
-  fault_point("files.opened");
-  row.id.store(id.value);
-  return id;
-}
-
-FileRecord* SessionState::find_file(FileId id) const {
-  const std::uint32_t slot = slot_of(id);
-  if (slot >= next_file_) return nullptr;
-  FileRecord& row = file_record(region_, slot);
-  return row.id.load() == id.value ? &row : nullptr;
-}
-
-std::optional<SessionState::OpenFile> SessionState::file(FileId id) const {
-  MutexLock lock(mutex_);
-  const FileRecord* const row = find_file(id);
-  if (!row) return std::nullopt;
-  return open_file(*row);
-}
-
-std::optional<SessionState::OpenFile> SessionState::remove_file(FileId id) {
-  MutexLock lock(mutex_);
-  FileRecord* const row = find_file(id);
-  if (!row) return std::nullopt;
-  const OpenFile file = open_file(*row);
-  row->id.store(0);
-  fault_point("files.closed");
-  free_files_.push_back(slot_of(id));
-  return file;
-}
-
-std::optional<FileId> SessionState::file_opened_by(std::uint64_t unique) const {
-  MutexLock lock(mutex_);
-  for (std::uint32_t slot = 0; slot < next_file_; ++slot) {
-    const FileRecord& row = file_record(region_, slot);
-    if (row.id.load() && row.unique == unique) return FileId{row.id.load()};
-  }
-  return std::nullopt;
-}
-
-std::vector<SessionState::OpenFile> SessionState::all_files() const {
-  std::vector<OpenFile> files;
-  MutexLock lock(mutex_);
-  for (std::uint32_t slot = 0; slot < next_file_; ++slot) {
-    const FileRecord& row = file_record(region_, slot);
-    if (row.id.load()) files.push_back(open_file(row));
-  }
-  return files;
-}
-
-void SessionState::note_sync_error(NodeId node, int errno_value) {
-  MutexLock lock(mutex_);
-  for (std::uint32_t slot = 0; slot < next_file_; ++slot) {
-    FileRecord& row = file_record(region_, slot);
-    if (row.id.load() == 0 || row.node != node.value || (row.sync_error && !row.is_told)) continue;
-    row.sync_error = static_cast<std::uint32_t>(errno_value) & kSyncErrors;
-    row.is_told = 0;
-  }
-}
-
-int SessionState::take_sync_error(FileId id, std::uint64_t unique) {
-  MutexLock lock(mutex_);
-  FileRecord* const row = find_file(id);
-  if (!row || row->sync_error == 0) return 0;
-  if (row->is_told && row->unique != unique) return 0;
-  row->unique = unique;
-  std::atomic_thread_fence(std::memory_order_release);  // the next daemon must not find it told to nobody
-  row->is_told = 1;
-  return row->sync_error;
-}
-
-std::uint64_t SessionState::open_count() const {
-  MutexLock lock(mutex_);
-  return next_file_ - free_files_.size();
 }
 
 // -- Counters

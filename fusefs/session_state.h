@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "fusefs/going_names.h"
@@ -79,6 +80,9 @@ class SessionState {
   /// Whether a dead daemon had started this request, and the fact it noted.
   std::optional<std::uint64_t> unfinished(std::uint64_t unique) const;
 
+  /// The nodes that references were taken on for replies that are under way.
+  std::unordered_set<std::uint64_t> handed_out() const;
+
   /// Whether there are changes that a dead daemon had started which have not come again.
   bool has_unclaimed() const;
   /// To be called once the kernel was told of everything.
@@ -117,7 +121,7 @@ class SessionState {
   std::int32_t closing_backing() const;
   void set_closing_backing(std::int32_t id);
 
-  // -- Open files
+  // -- Open files (session_state_files.cpp)
   struct OpenFile {
     NodeId node;
     int flags = 0;  // open(2)'s

@@ -406,6 +406,23 @@ TEST_F(LostForget, DoesNotKeepWhatIsRemovedLater) {
   }
 }
 
+/// The kernel does not know that file yet.
+TEST_F(LostForget, IsNotThatOfAFileWithoutANameThatIsBeingMade) {
+  replace_daemon();
+  write(outputs() / "first", "");
+  const auto nodes = daemon_->ask("nodes");
+  arm("delay:backing.opened:300");
+  ChildProcess program([&](ChildProcess& self) {
+    self.send(link_nameless(outputs()));
+    return 0;
+  });
+  while (daemon_->ask("nodes") == nodes) continue;
+  daemon_->ask("forget changes");
+  disarm();
+  EXPECT_EQ(program.receive(), link_nameless(place_->plain()));
+  EXPECT_EQ(program.join(), 0);
+}
+
 using FirstWrite = Sweep;
 
 TEST_F(FirstWrite, MakesItsFoldersAllTheSame) {
