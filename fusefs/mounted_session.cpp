@@ -261,7 +261,7 @@ void MountedSession::tell_after_take_over() {
        }))
     notifier_.inode(node.id);
   // Nor which host roots the texts of links were judged by.
-  for (const NodeId link : nodes_->links_from(kRootNode)) notifier_.inode(link);
+  for (const NodeId link : nodes_->bound_links_from(kRootNode)) notifier_.inode(link);
   notifier_.drain();
   // What a dead daemon had begun comes again, but not if its program was killed meanwhile: then nobody hears
   // of it. (Or it was answered already.)

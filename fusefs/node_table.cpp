@@ -118,6 +118,7 @@ void NodeTable::rebuild() {
   free_.clear();
   writing_.clear();
   former_.clear();
+  bound_links_.clear();
   children_.clear();
   in_skills_.clear();
   live_ = 0;
@@ -132,6 +133,7 @@ void NodeTable::rebuild() {
     ++live_;
     count_in_skill(row, 1);
     if (row.writers) writing_.insert(slot);
+    if (row.type == S_IFLNK >> 12) bound_links_.insert(slot);  // nobody knows what the kernel was given
     if (row.dead)
       former_.insert(slot);
     else
@@ -239,6 +241,7 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   row->backing_id = 0;
   writing_.erase(id.slot());
   former_.erase(id.slot());
+  bound_links_.erase(id.slot());
   children_.take(id.slot());
   kernel_.forget(id);
   --live_;

@@ -116,8 +116,11 @@ class NodeTable {
   std::vector<Node> children(NodeId directory, const Filter& filter) const EXCLUDES(mutex_);
   template <typename Filter>
   std::vector<Node> descendants(NodeId ancestor, const Filter& filter) const EXCLUDES(mutex_);
-  /// The symbolic links below a directory, and it itself if it is one.
-  std::vector<NodeId> links_from(NodeId top) const EXCLUDES(mutex_);
+  /// The kernel may be given a text of this link that not every directory may hold. To be called before that
+  /// is judged by where the link is: who moves it there meanwhile then finds it, or is seen.
+  void set_bound_to_place(NodeId link) EXCLUDES(mutex_);
+  /// The symbolic links of which that is so below a directory, and it itself if it is one.
+  std::vector<NodeId> bound_links_from(NodeId top) const EXCLUDES(mutex_);
   /// The node of this inode, and those by which the kernel may still know it where the host took it away.
   std::vector<NodeId> all_of(const InodeKey& key) const EXCLUDES(mutex_);
 
@@ -226,7 +229,8 @@ class NodeTable {
   SlotIndex index_ GUARDED_BY(mutex_);  // of those that have a name
   std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint32_t> writing_ GUARDED_BY(mutex_);
-  std::unordered_set<std::uint32_t> former_ GUARDED_BY(mutex_);  // dead ones that may have another node
+  std::unordered_set<std::uint32_t> former_ GUARDED_BY(mutex_);       // dead ones that may have another node
+  std::unordered_set<std::uint32_t> bound_links_ GUARDED_BY(mutex_);  // set_bound_to_place()
   std::unordered_set<std::uint64_t> awaited_ GUARDED_BY(mutex_);
   std::unordered_map<std::uint64_t, std::uint64_t> own_ GUARDED_BY(mutex_);  // references, by id
   ChildLists children_ GUARDED_BY(mutex_);

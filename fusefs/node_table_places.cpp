@@ -116,14 +116,16 @@ void NodeTable::visit_below(NodeId ancestor, const Visit& visit) const {
   }
 }
 
-std::vector<NodeId> NodeTable::links_from(NodeId top) const {
+void NodeTable::set_bound_to_place(NodeId link) {
+  MutexLock lock(mutex_);
+  if (live_record(link)) bound_links_.insert(link.slot());
+}
+
+std::vector<NodeId> NodeTable::bound_links_from(NodeId top) const {
   std::vector<NodeId> links;
   MutexLock lock(mutex_);
-  const auto add = [&](const NodeRecord& row) {
-    if (row.type == S_IFLNK >> 12) links.push_back(NodeId{row.id.load()});
-  };
-  if (const NodeRecord* row = live_record(top)) add(*row);
-  visit_below(top, add);
+  for (const auto slot : bound_links_)
+    if (const NodeId id{record(slot).id.load()}; id == top || is_below(id, top)) links.push_back(id);
   return links;
 }
 

@@ -53,6 +53,7 @@ struct SetAttributes {
   std::optional<gid_t> gid;
   std::optional<off_t> size;
   bool size_by_path = false;         // truncate(2), not ftruncate(2)
+  int writable = -1;                 // the file, where it is open for writing already: for the size alone
   bool owner_touched = false;        // chown(2) to nobody new: moves the change time and clears set-id bits
   std::optional<timespec> accessed;  // tv_nsec may be UTIME_NOW
   std::optional<timespec> modified;

@@ -247,11 +247,12 @@ Result<void> Operations::resize(const Node& node, int file, const SetAttributes&
   // truncate(2) to the same size leaves the times alone, ftruncate(2) does not. It would wait for a lease of
   // the host's, which nobody gets while the file is open for writing.
   const bool needs_open = !wanted.size_by_path || rule_of(node.zone).changes_underneath;
-  auto writable = needs_open ? open_backing(node, O_WRONLY) : Result<FileDescriptor>();
-  if (!writable) return fail(writable.error());
+  auto opened = needs_open && wanted.writable < 0 ? open_backing(node, O_WRONLY) : Result<FileDescriptor>();
+  if (!opened) return fail(opened.error());
+  const int writable = wanted.writable < 0 ? opened->get() : wanted.writable;
   if (with_faults("backing.truncate", [&] {
         return wanted.size_by_path ? ::truncate(ProcPath(file).c_str(), *wanted.size)
-                                   : ::ftruncate(writable->get(), *wanted.size);
+                                   : ::ftruncate(writable, *wanted.size);
       }) != 0)
     return fail_errno(errno);
   return {};

@@ -161,15 +161,16 @@ Result<Opened> Operations::open(const Request& request, NodeId id, int flags) {
   // The kernel says EIO where it cannot open what is passed through, whatever the reason (a file that the
   // host made immutable, a file system that became read-only), and held files were opened when it may have
   // been another thing.
-  if (wants_to_write(flags) && !known)
-    if (auto allowed = open_backing(*node, flags & (O_ACCMODE | O_APPEND)); !allowed)
-      return fail(allowed.error());
+  auto writable = wants_to_write(flags) && !known ? open_backing(*node, flags & (O_ACCMODE | O_APPEND))
+                                                  : Result<FileDescriptor>();
+  if (!writable) return fail(writable.error());
   if (changes) recorder_.record(*node, ChangeKind::kContent);
   auto opened =
       known ? Result<Opened>(opened_before(*known, id)) : register_open(request, *node, {}, nullptr, flags);
   if (!opened || !(flags & O_TRUNC)) return opened;
   SetAttributes truncation;
   truncation.size = 0;
+  truncation.writable = writable->get();
   auto applied = set_attributes(request, id, truncation);
   if (!applied) {
     release(opened->file);

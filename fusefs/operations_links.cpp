@@ -49,8 +49,9 @@ Result<std::string> Operations::read_link(NodeId id) {
   if (!node) return fail(node.error());
   struct stat status {};
   auto text = link_text(*node, status);
-  if (text && !stays_in(*node, *text, status))
-    return deny("readlink", node->parent, node->name.c_str(), EPERM);
+  if (!text || link_allowed(*text, std::nullopt)) return text;
+  nodes_.set_bound_to_place(id);
+  if (!stays_in(*node, *text, status)) return deny("readlink", node->parent, node->name.c_str(), EPERM);
   return text;
 }
 
@@ -117,7 +118,7 @@ void Operations::add_links_to_recheck(const struct stat& moved, const Directory&
   const auto depth = nodes_.depth(to.id);
   if (depth && former_depth && *depth >= *former_depth) return;
   for (const NodeId id : nodes_.all_of({from.volume, moved.st_ino})) {
-    const auto known = nodes_.links_from(id);
+    const auto known = nodes_.bound_links_from(id);
     links.insert(links.end(), known.begin(), known.end());
   }
 }

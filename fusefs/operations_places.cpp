@@ -14,7 +14,7 @@ namespace okcvm::fusefs {
 
 bool Operations::may_go_on(NodeId directory) {
   nodes_.set_misplaced(directory);  // first: from here on, what links in it may say depends on that
-  const auto links = nodes_.links_from(directory);
+  const auto links = nodes_.bound_links_from(directory);
   const bool stay_in = std::all_of(links.begin(), links.end(), [this](NodeId id) {
     const auto link = nodes_.find(id);
     if (!link || link->dead) return true;  // nothing leads to it

@@ -285,6 +285,18 @@ TEST_F(Traversal, HundredsOfLinksInADirectoryThatMovesUpAreJudgedAgain) {
     EXPECT_EQ(link_text(outputs() / "a/b/c" / (i % 2 ? "d" : "") / name(i)), "../../../../temp");
 }
 
+TEST_F(Traversal, ALinkThatStaysInWhereverItStandsIsReadOnceHoweverItMoves) {
+  fs::create_directories(outputs() / "a/b/c");
+  fs::create_symlink("../file", outputs() / "a/b/c/link");
+  EXPECT_EQ(link_text(outputs() / "a/b/c/link"), "../file");
+  const auto before = count_of("READLINK");
+  fs::rename(outputs() / "a/b", outputs() / "b");
+  EXPECT_EQ(link_text(outputs() / "b/c/link"), "../file");
+  fs::rename(outputs() / "b/c/link", outputs() / "link");
+  EXPECT_EQ(link_text(outputs() / "link"), "../file");
+  EXPECT_EQ(count_of("READLINK"), before);
+}
+
 class WorkdirTraversal : public Traversal {
  protected:
   void SetUp() override {
