@@ -129,6 +129,22 @@ TEST_F(FileVerbs, UploadOfADirectoryIsRefusedHere) {
   EXPECT_TRUE(daemon_->seen().empty());
 }
 
+TEST_F(FileVerbs, RmEndsWithTheFirstFileThatCannotBeRemoved) {
+  daemon_answers([](const SeenRequest& request) {
+    EXPECT_EQ(request.method, "DELETE");
+    if (request.target.ends_with("/none?recursive=true"))
+      return refusal(404, "not_found", "nothing is there");
+    return reply(200, json{{"path", "outputs/a b"}, {"deleted", true}}.dump());
+  });
+  EXPECT_EQ(okcvm("rm 12 'outputs/a b'").out, "removed outputs/a b\n");
+  EXPECT_EQ(daemon_->last().target, "/v1/sessions/12/files/outputs/a%20b");
+  const auto ran = okcvm("rm 12 -r 'outputs/a b' outputs/none outputs/c");
+  EXPECT_EQ(ran.status, 1);
+  EXPECT_EQ(ran.out, "removed outputs/a b\n");
+  EXPECT_EQ(ran.err, "okcvm: not_found: nothing is there\n");
+  EXPECT_EQ(daemon_->last().target, "/v1/sessions/12/files/outputs/none?recursive=true");
+}
+
 TEST_F(FileVerbs, LsShowsSkillsDirectoriesAndFilesWithTheirSizes) {
   daemon_answers([](const SeenRequest& request) {
     if (request.target.ends_with("?stat=true")) return reply(200, R"({"type":"directory"})");

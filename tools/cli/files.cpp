@@ -173,6 +173,29 @@ Outcome<void> write(Context& context) {
                        "  etag " + visible(text_in(*answer, "etag")) + "\n");
 }
 
+Outcome<void> rm(Context& context) {
+  Json removed = Json::array();
+  const auto print_done = [&]() -> Outcome<void> {
+    if (context.json()) return context.print_json(Json{{"removed", removed}});
+    std::string text;
+    for (const auto& row : removed) text += "removed " + visible(text_in(row, "path")) + "\n";
+    return context.print(text);
+  };
+  const auto options = query({{"recursive", context.args().has("recursive") ? "true" : ""}});
+  for (const auto& path : context.args().all("PATH")) {
+    Request request;
+    request.method = "DELETE";
+    request.target = file_target(context, path) + options;
+    auto answer = context.send(request);
+    if (!answer) {
+      if (auto printed = print_done(); !printed) return printed;  // what is gone already
+      return tl::unexpected(answer.error());
+    }
+    removed.push_back(std::move(*answer));
+  }
+  return print_done();
+}
+
 Outcome<void> ls(Context& context) {
   const auto target = file_target(context, context.args().argument("PATH"));
   const auto itself = context.get(target + "?stat=true");

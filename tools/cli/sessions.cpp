@@ -16,12 +16,13 @@ void copy_option(const Context& context, Json& body, const char* option, const c
   if (auto value = context.args().option(option)) body[field] = *value;
 }
 
-Outcome<Json> labels_of(const Context& context) {
+Outcome<Json> labels_of(const Context& context, const std::vector<std::string>& pairs) {
   Json labels = Json::object();
-  for (const auto& pair : context.args().each("label")) {
+  for (const auto& pair : pairs) {
     const auto equals = pair.find('=');
     if (equals == 0 || equals == std::string::npos)
-      return usage("--label takes KEY=VALUE, not '" + pair + "'; see 'okcvm help create'");
+      return usage("a label is KEY=VALUE, not '" + pair + "'; see 'okcvm help " +
+                   std::string(context.args().verb->name) + "'");
     labels[pair.substr(0, equals)] = pair.substr(equals + 1);
   }
   return labels;
@@ -74,14 +75,28 @@ Outcome<void> print_session(const Context& context, const Json& session) {
   return context.print(visible(text_in(session, "mount")) + "\n");
 }
 
-std::string label_text(const Json& session) {
-  std::string text;
+/// "key=value" of each.
+std::vector<std::string> label_pairs(const Json& session) {
+  std::vector<std::string> pairs;
   const auto& labels = member_in(session, "labels");
   if (labels.is_object())
     for (const auto& [key, value] : labels.items())
-      text += (text.empty() ? "" : " ") + key + "=" +
-              (value.is_string() ? value.get<std::string>() : value.dump());
+      pairs.push_back(key + "=" + (value.is_string() ? value.get<std::string>() : value.dump()));
+  return pairs;
+}
+
+std::string label_text(const Json& session) {
+  std::string text;
+  for (const auto& pair : label_pairs(session)) text += (text.empty() ? "" : " ") + pair;
   return text;
+}
+
+Outcome<void> print_labels(const Context& context, const Json& session) {
+  if (context.json())
+    return context.print_json(Json{{"id", text_in(session, "id")}, {"labels", member_in(session, "labels")}});
+  std::string text;
+  for (const auto& pair : label_pairs(session)) text += visible(pair) + "\n";
+  return context.print(text);
 }
 
 /// More sessions than the daemon tells at once, page by page and then in the order of their last use.
@@ -165,7 +180,7 @@ Outcome<void> create(Context& context) {
   copy_workdir_options(context, body);
   if (auto workdir = context.args().option("workdir")) body["workdir"] = absolute(*workdir);
   if (const auto skills = context.args().each("skill"); !skills.empty()) body["skills"] = skills;
-  auto labels = labels_of(context);
+  auto labels = labels_of(context, context.args().each("label"));
   if (!labels) return tl::unexpected(labels.error());
   if (!labels->empty()) body["labels"] = *labels;
   if (auto owner = context.args().option("owner")) {
@@ -214,6 +229,23 @@ Outcome<void> path(Context& context) {
   if (context.json())
     return context.print_json(Json{{"id", text_in(*session, "id")}, {"mount", text_in(*session, "mount")}});
   return context.print(text_in(*session, "mount") + "\n");
+}
+
+Outcome<void> label(Context& context) {
+  const auto set = labels_of(context, context.args().all("KEY=VALUE"));
+  if (!set) return tl::unexpected(set.error());
+  auto session = context.get(context.session());
+  if (!session) return tl::unexpected(session.error());
+  const auto removed = context.args().each("remove");
+  if (set->empty() && removed.empty()) return print_labels(context, *session);
+  Json labels = member_in(*session, "labels");
+  if (!labels.is_object()) labels = Json::object();
+  labels.update(*set);
+  for (const auto& key : removed)
+    if (labels.erase(key) == 0) context.note("there is no label " + visible(key));
+  session = context.post(session_target(text_in(*session, "id"), "/labels"), {{"labels", labels}});
+  if (!session) return tl::unexpected(session.error());
+  return print_labels(context, *session);
 }
 
 Outcome<void> load(Context& context) {
