@@ -27,6 +27,15 @@ foreach(page okcvmd.8 okcvmd.conf.5 okcvm-fs.7 okcvmd.conf)
     VERBATIM)
   list(APPEND GENERATED_FILES ${GENERATED}/${page})
 endforeach()
+# Compressed, as Debian's policy wants manual pages and the changelog.
+foreach(page okcvm.1 okcvmd.8 okcvmd.conf.5 okcvm-fs.7)
+  add_custom_command(OUTPUT ${GENERATED}/${page}.gz COMMAND gzip -9nkf ${GENERATED}/${page}
+                     DEPENDS ${GENERATED}/${page} VERBATIM)
+  list(APPEND GENERATED_FILES ${GENERATED}/${page}.gz)
+endforeach()
+add_custom_command(OUTPUT ${GENERATED}/changelog.gz COMMAND gzip -9nc ${PACKAGING}/changelog > ${GENERATED}/changelog.gz
+                   DEPENDS ${PACKAGING}/changelog VERBATIM)
+list(APPEND GENERATED_FILES ${GENERATED}/changelog.gz)
 add_custom_target(documentation ALL DEPENDS ${GENERATED_FILES})
 
 # -- Installation --------------------------------------------------------------------------------------------------
@@ -42,16 +51,15 @@ install(FILES ${CMAKE_SOURCE_DIR}/systemd/okcvm.tmpfiles.conf DESTINATION lib/tm
 install(CODE "if(NOT EXISTS \$ENV{DESTDIR}/etc/okcvm/okcvmd.conf)
     file(INSTALL ${GENERATED}/okcvmd.conf DESTINATION /etc/okcvm)
   endif()")
-install(FILES ${GENERATED}/okcvm.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(FILES ${GENERATED}/okcvmd.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
-install(FILES ${GENERATED}/okcvmd.conf.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
-install(FILES ${GENERATED}/okcvm-fs.7 DESTINATION ${CMAKE_INSTALL_MANDIR}/man7)
+install(FILES ${GENERATED}/okcvm.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${GENERATED}/okcvmd.8.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
+install(FILES ${GENERATED}/okcvmd.conf.5.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
+install(FILES ${GENERATED}/okcvm-fs.7.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man7)
 install(FILES ${GENERATED}/okcvm.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME okcvm)
 install(FILES ${GENERATED}/okcvm.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _okcvm)
 install(FILES ${GENERATED}/okcvm.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
-install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/okcvm-fs RENAME copyright)
-install(FILES ${CMAKE_SOURCE_DIR}/tools/openapi.yaml ${CMAKE_SOURCE_DIR}/README.md
-        DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/okcvm-fs)
+install(FILES ${PACKAGING}/copyright ${GENERATED}/changelog.gz ${CMAKE_SOURCE_DIR}/tools/openapi.yaml
+              ${CMAKE_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/okcvm-fs)
 
 # -- The Debian package --------------------------------------------------------------------------------------------
 set(CPACK_GENERATOR DEB)
@@ -60,7 +68,7 @@ set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_PACKAGE_CONTACT "okcvm-fs developers <okcvm-fs@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "private file systems for agent sessions, with snapshots")
 set(CPACK_PACKAGE_DESCRIPTION
-    "okcvmd mounts a private file system for every agent session. Unmodified programs work in it and cannot do what\nthe session's policy forbids. okcvm creates sessions, takes snapshots of them and restores them in place.")
+    "okcvmd mounts a private file system for every agent session. Unmodified\nprograms work in it and cannot do what the session's policy forbids. okcvm\ncreates sessions, takes snapshots of them and restores them in place.")
 set(CPACK_SET_DESTDIR ON)  # /etc is outside the prefix
 set(CPACK_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
