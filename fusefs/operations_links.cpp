@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "fusefs/operations.h"
+#include "policy/fault.h"
 #include "policy/symlink_rule.h"
 
 namespace okcvm::fusefs {
@@ -49,8 +50,11 @@ Result<std::string> Operations::read_link(NodeId id) {
   if (!node) return fail(node.error());
   struct stat status {};
   auto text = link_text(*node, status);
+  fault_point("readlink.read");
   if (!text || link_allowed(*text, std::nullopt)) return text;
   nodes_.set_bound_to_place(id);
+  node = nodes_.find(id);  // it may have been moved before that
+  if (!node) return fail(node.error());
   if (!stays_in(*node, *text, status)) return deny("readlink", node->parent, node->name.c_str(), EPERM);
   return text;
 }

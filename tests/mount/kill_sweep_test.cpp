@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -292,6 +293,26 @@ TEST_F(MoveToADeeperPlace, LetsNoLinkLeadOutBeforeTheKernelHearsOfIt) {
     if (HasFailure() || takeovers_ == 0) break;
     ASSERT_LT(n, 100);
   }
+}
+
+using LinkThatIsRead = Sweep;
+
+TEST_F(LinkThatIsRead, IsJudgedByWhereItIsThen) {
+  replace_daemon();
+  fs::create_directories(outputs() / "a/b/c");
+  fs::create_symlink("../../../secret", outputs() / "a/b/c/link");
+  EXPECT_TRUE(fs::is_symlink(outputs() / "a/b/c/link"));  // so that the kernel asks for nothing but its text
+  arm("delay:readlink.read:300");
+  ChildProcess reader([&](ChildProcess&) {
+    std::array<char, PATH_MAX> text;
+    return ::readlink((outputs() / "a/b/c/link").c_str(), text.data(), text.size()) < 0 ? errno : 0;
+  });
+  wait_until_within(reader.pid(), SYS_readlink);
+  fs::rename(outputs() / "a/b/c/link", outputs() / "link");
+  EXPECT_EQ(reader.join(), EPERM);
+  disarm();
+  std::array<char, PATH_MAX> text;
+  EXPECT_ERRNO(EPERM, ::readlink((outputs() / "link").c_str(), text.data(), text.size()));
 }
 
 using RefusedRemoval = Sweep;
