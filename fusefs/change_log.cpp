@@ -120,31 +120,46 @@ Result<std::unique_ptr<ChangeLog>> ChangeLog::open(Config config) {
   if (!region) return fail(region.error());
   if (config.start == Start::kTakeOver && is_new)
     return fail(Code::kCorrupt, "the change record of the session is missing");
-  if (config.start == Start::kAnew) region->clear();
-  if (auto ready = region->reserve(kHeaderSize); !ready) return fail(ready.error());
 
   std::unique_ptr<ChangeLog> log(new ChangeLog(std::move(config), std::move(*region)));
-  Header& header = log->header();
   MutexLock lock(log->mutex_);
   if (log->config_.start == Start::kTakeOver) {
-    if (header.magic != kMagic || header.end < header.start || header.start < header.base ||
-        header.end - header.base > kMaxLog)
-      return fail(Code::kCorrupt, "the change record of the session is damaged");
-    if (auto ready = log->region_.reserve(kHeaderSize + (header.end - header.base)); !ready)
-      return fail(ready.error());
+    if (auto there = log->find_records(); !there) return fail(there.error());
     log->resting_exists_ = std::filesystem::exists(log->config_.resting);
     log->drop_damaged();
     log->distrust_unrecorded();
     return log;
   }
+  const auto contents = is_new ? std::set<std::string>() : log->contents_of_lost_mount();
+  log->region_.clear();
+  if (auto ready = log->region_.reserve(kHeaderSize); !ready) return fail(ready.error());
+  Header& header = log->header();
   std::memset(log->region_.data(), 0, kHeaderSize);
   header.epoch = 1;
-  if (!log->load_resting() && log->config_.workspace_exists)
+  if (!log->load_resting() && log->config_.workspace_exists) {
     log->set_reason("the last stop of the host or the daemon was not a clean one");
+    for (const auto& file : contents) log->write_record(ChangeKind::kContent, file, {});
+  }
   header.magic = kMagic;
   log->drop_damaged();
   log->distrust_unrecorded();
   return log;
+}
+
+Result<void> ChangeLog::find_records() {
+  if (auto ready = region_.reserve(kHeaderSize); !ready) return ready;
+  const Header& state = header();
+  if (state.magic != kMagic || state.end < state.start || state.start < state.base ||
+      state.end - state.base > kMaxLog)
+    return fail(Code::kCorrupt, "the change record of the session is damaged");
+  return region_.reserve(kHeaderSize + (state.end - state.base));
+}
+
+/// A comparison of everything does not see by itself what was stored through a mapping of these, on a tmpfs.
+std::set<std::string> ChangeLog::contents_of_lost_mount() {
+  if (!find_records()) return {};
+  drop_damaged();
+  return contents_kept();
 }
 
 void ChangeLog::drop_damaged() {

@@ -66,6 +66,9 @@ class ChangeLog {
   void wake() REQUIRES(mutex_);
   /// What was found is read blindly later on, so it is looked at once; of damaged records none is kept.
   void drop_damaged() REQUIRES(mutex_);
+  /// `corrupt` where the mapping is no log of this version.
+  Result<void> find_records() REQUIRES(mutex_);
+  std::set<std::string> contents_of_lost_mount() REQUIRES(mutex_);
   void distrust_unrecorded() REQUIRES(mutex_);
   bool load_resting() REQUIRES(mutex_);
 

@@ -57,6 +57,7 @@ Result<std::unique_ptr<Workspace>> open_workspace(MountConfig& config) {
   folders.folder = config.workspace;
   folders.owner_uid = config.owner_uid;
   folders.owner_gid = config.owner_gid;
+  folders.created_at = config.created_at;
   folders.workdir = std::move(config.workdir);
   folders.use_handles = config.file_handles;
   folders.skill_numbers = state_file(config.runtime_dir, config.id, StateFile::kSkills);
@@ -166,6 +167,8 @@ void MountedSession::settle_after_take_over() {
   backings_.settle();
   operations_.orphans().drop_unless([this](NodeId id) { return nodes_->open_state(id).opens > 0; });
   for (const NodeId id : nodes_->unreferenced()) operations_.forget(id, 0);
+  // What a dead daemon was taking away may be gone, and another file have its inode number.
+  if (state_->has_untold() || state_->has_unclaimed()) nodes_->distrust_all();
   if (state_->has_untold()) operations_.take_in_all();
 }
 
@@ -272,7 +275,7 @@ void MountedSession::tell_after_take_over() {
   else
     operations_.have_misplaced_found();
   if (has_lost) state_->forget_unclaimed();
-  operations_.forget_unknown_of_former();
+  operations_.forget_unknown();
 }
 
 // -- Ending

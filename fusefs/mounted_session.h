@@ -32,6 +32,7 @@ class MountedSession final : public SessionMount {
 
   ChangeSet cut_changes() override;
   void retire_changes(const ChangeSet& changes) override { changes_->retire(changes); }
+  void forget_unknown() override { operations_.forget_unknown(); }
   void changes_count_from(const std::string& state) override { changes_->counts_from(state); }
   void mark_changed(const std::vector<RelPath>& paths) override;
   std::unique_ptr<Hold> hold() override;

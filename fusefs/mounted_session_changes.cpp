@@ -88,6 +88,7 @@ void MountedSession::tell_everything() {
     // again.
     if (node.dead && !knows_all_going) nodes_->drop_last_status(node.id);
     if (auto path = tell_of(node)) paths.push_back(std::move(*path));
+    operations_.part_with_gone(node);
   }
   for (const Node& node : nodes_->directories())  // also those of which it is not known where they are
     if (rule_of(node.zone).snapshotted) directories.push_back(node.id);

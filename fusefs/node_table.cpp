@@ -118,6 +118,7 @@ void NodeTable::rebuild() {
   free_.clear();
   writing_.clear();
   former_.clear();
+  dead_.clear();
   bound_links_.clear();
   children_.clear();
   in_skills_.clear();
@@ -134,10 +135,12 @@ void NodeTable::rebuild() {
     count_in_skill(row, 1);
     if (row.writers) writing_.insert(slot);
     if (row.type == S_IFLNK >> 12) bound_links_.insert(slot);  // nobody knows what the kernel was given
-    if (row.dead)
+    if (row.dead) {
       former_.insert(slot);
-    else
+      dead_.insert(slot);
+    } else {
       index_.insert(slot, key_of());
+    }
     note_parent(row);
   }
 }
@@ -175,6 +178,7 @@ NodeId NodeTable::refer_to(NodeRecord& row) {
 void NodeTable::oust(std::uint32_t slot) {
   index_.erase(slot, key_of());
   former_.insert(slot);
+  dead_.insert(slot);
   record(slot).dead = true;
 }
 
@@ -195,6 +199,7 @@ Result<Referenced> NodeTable::reference(const Node& found) {
     }
     oust(*slot);
   }
+  index_.make_room(key_of());  // first: what has an id must be found
   auto slot = take_slot();
   if (!slot) return fail(slot.error());
   NodeRecord& row = record(*slot);
@@ -214,7 +219,6 @@ Result<Referenced> NodeTable::reference(const Node& found) {
   row.handle = found.handle.bytes;
   clear_name(row);
   place(row, found.parent, found.name);
-  index_.make_room(key_of());  // what has an id must be found
   const NodeId id{(std::uint64_t{++row.generation} << 32) | *slot};
   fault_point("nodes.made");
   row.id.store(id.value);
@@ -241,6 +245,7 @@ Forgotten NodeTable::forget(NodeId id, std::uint64_t count) {
   row->backing_id = 0;
   writing_.erase(id.slot());
   former_.erase(id.slot());
+  dead_.erase(id.slot());
   bound_links_.erase(id.slot());
   children_.take(id.slot());
   kernel_.forget(id);
@@ -277,8 +282,8 @@ std::vector<NodeId> NodeTable::unreferenced() const {
 std::vector<NodeId> NodeTable::nameless() const {
   std::vector<NodeId> ids;
   MutexLock lock(mutex_);
-  for (const NodeId id : all_ids())
-    if (record(id.slot()).dead) ids.push_back(id);
+  ids.reserve(dead_.size());
+  for (const auto slot : dead_) ids.push_back(NodeId{record(slot).id.load()});
   return ids;
 }
 
@@ -311,6 +316,7 @@ void NodeTable::unlinked(const InodeKey& key, NodeId parent, std::string_view na
       row.parent == parent.value && std::string_view(row.name.data(), row.name_size) == name;
   if (was_this_name || last) clear_name(row);
   if (!last) return;
+  dead_.insert(*slot);
   index_.erase(*slot, key_of());
   row.dead = true;
 }
@@ -341,6 +347,7 @@ void NodeTable::named(NodeId id, NodeId parent, Zone zone, std::string_view name
   fault_point("nodes.named");
   row->dead = false;
   former_.erase(id.slot());
+  dead_.erase(id.slot());
   index_.insert(id.slot(), key_of());
 }
 

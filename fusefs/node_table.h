@@ -229,7 +229,8 @@ class NodeTable {
   SlotIndex index_ GUARDED_BY(mutex_);  // of those that have a name
   std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint32_t> writing_ GUARDED_BY(mutex_);
-  std::unordered_set<std::uint32_t> former_ GUARDED_BY(mutex_);       // dead ones that may have another node
+  std::unordered_set<std::uint32_t> former_ GUARDED_BY(mutex_);  // dead ones that may have another node
+  std::unordered_set<std::uint32_t> dead_ GUARDED_BY(mutex_);
   std::unordered_set<std::uint32_t> bound_links_ GUARDED_BY(mutex_);  // set_bound_to_place()
   std::unordered_set<std::uint64_t> awaited_ GUARDED_BY(mutex_);
   std::unordered_map<std::uint64_t, std::uint64_t> own_ GUARDED_BY(mutex_);  // references, by id

@@ -210,10 +210,10 @@ class Operations {
                          unsigned flags);
   void let_go(Nameless inode);
   /// A daemon that died may have taken FORGETs with it: lets go of the inodes without a name that the kernel
-  /// does not know any more.
+  /// does not know any more. To be called now and then.
   void forget_unknown();
-  /// The same of all that the former daemon left.
-  void forget_unknown_of_former();
+  /// A node whose inode a former daemon took away without a word becomes one without a name.
+  void part_with_gone(const Node& node);
   Result<struct stat> status_at(NodeId parent, const char* name);
   /// Names are about to go by another way than these operations. Until names_went(), when the kernel was
   /// told, their nodes keep them; then they are gone, or stay after all. All while requests are held back.
@@ -374,7 +374,6 @@ class Operations {
   Unexpected refused_removal(const Directory& directory, const struct stat& status, int error);
   void may_have_lost_names(NodeId id, GoingInodes::Going going);
   void name_is_given(const Node& node, const Directory& directory, const char* name);
-  void forget_unknown(const std::vector<NodeId>& ids);
   Nameless name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                         FileDescriptor held);
   /// Where little is left, a file that lost its last name and is not open goes at once, as it does without a

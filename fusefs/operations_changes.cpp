@@ -333,19 +333,25 @@ Operations::Nameless Operations::name_is_gone(const Directory& directory, const 
 }
 
 void Operations::forget_unknown() {
-  if (config_.start == Start::kTakeOver) forget_unknown(removed_.all());
-}
-
-void Operations::forget_unknown_of_former() {
-  forget_unknown(nodes_.nameless());
-}
-
-void Operations::forget_unknown(const std::vector<NodeId>& ids) {
+  if (config_.start != Start::kTakeOver) return;
   constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
+  const auto ids = nodes_.nameless();
+  if (ids.empty()) return;
   const auto comes_to_know = state_.handed_out();  // after `ids`: what is answered since then, it knows
   for (const NodeId id : ids)
     if (nodes_.open_state(id).opens == 0 && !comes_to_know.contains(id.value))
       kernel_.if_unknown(id, [this, id] { forget(id, kAll); });
+}
+
+void Operations::part_with_gone(const Node& node) {
+  if (node.dead || is_fixed(node.id)) return;
+  struct stat status {};
+  if (const auto directory = directories_.open(node.parent); directory && !node.name.empty())
+    if ((*directory)->look_at(node.name.c_str(), status) == 0 && status.st_ino == node.key.inode) return;
+  const auto inode = workspace_.open(node, O_PATH | O_NOFOLLOW);
+  const bool is_there = inode ? ::fstat(inode->get(), &status) != 0 || status.st_nlink > 0
+                              : inode.error().errno_value != ESTALE;
+  if (!is_there) nodes_.part_with(node.id);
 }
 
 void Operations::not_held(NodeId id) {

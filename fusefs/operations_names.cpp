@@ -108,7 +108,7 @@ Entry Operations::metadata_entry() {
   Entry entry = virtual_directory(Zone::kRoot);
   entry.id = kMetadataNode;
   entry.attributes.st_ino = kVirtualInode + kMetadataNode.value;
-  entry.attributes.st_mode = S_IFREG | 0444;
+  entry.attributes.st_mode = S_IFREG | 0644;  // who may write by that is told EROFS, as on a read-only mount
   entry.attributes.st_nlink = 1;
   MutexLock lock(metadata_mutex_);
   entry.attributes.st_size = static_cast<off_t>(metadata_->size());

@@ -40,11 +40,6 @@ void RemovedInodes::let_go(NodeId id) {
   last = take(id);
 }
 
-std::vector<NodeId> RemovedInodes::all() const {
-  MutexLock lock(mutex_);
-  return {ages_.begin(), ages_.end()};
-}
-
 FileDescriptor RemovedInodes::take(NodeId id) {
   const auto found = held_.find(id.value);
   if (found == held_.end()) return {};

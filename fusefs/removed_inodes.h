@@ -24,7 +24,6 @@ class RemovedInodes {
   /// Another descriptor of the same; invalid if it is not held.
   FileDescriptor again(NodeId id) const EXCLUDES(mutex_);
   void let_go(NodeId id) EXCLUDES(mutex_);
-  std::vector<NodeId> all() const EXCLUDES(mutex_);
 
  private:
   static constexpr std::size_t kMost = 4096;  // of a session

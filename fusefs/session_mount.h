@@ -58,8 +58,9 @@ struct MountStatistics {
   struct Operation {
     std::string_view name;  // the FUSE opcode: "LOOKUP"
     std::uint64_t count = 0;
-    std::uint64_t nanoseconds = 0;            // total time to answer
-    std::array<std::uint64_t, 24> latency{};  // latency[i]: answered within 2^i microseconds (not cumulative)
+    std::uint64_t nanoseconds = 0;  // total time to answer
+    // latency[i]: answered within 2^i microseconds (not cumulative); the last: or later
+    std::array<std::uint64_t, 24> latency{};
   };
   std::vector<Operation> operations;                  // those with a count
   std::vector<std::pair<int, std::uint64_t>> errors;  // by errno
@@ -120,6 +121,9 @@ class SessionMount {
   virtual void retire_changes(const ChangeSet& changes) = 0;
   /// What is not retired is counted from this state from now on (ChangeSet::counts_from).
   virtual void changes_count_from(const std::string& state) = 0;
+  /// Lets go of removed files that the kernel does not know any more, of which a daemon died before it heard.
+  /// To be called now and then.
+  virtual void forget_unknown() = 0;
   /// Puts paths into the next cut (files found to be still written through a mapping, say).
   virtual void mark_changed(const std::vector<RelPath>& paths) = 0;
 

@@ -20,7 +20,10 @@ void ShortChild::watch() {
 
 ShortChild::~ShortChild() {
   if (pid_ <= 0) return;
+  constexpr int kEnds = 100;  // milliseconds; one that hangs in the kernel is not waited for
   ::kill(pid_, SIGKILL);
+  pollfd ended{handle_.get(), POLLIN, 0};
+  ::poll(&ended, 1, kEnds);
   ::waitpid(pid_, nullptr, WNOHANG);
 }
 

@@ -78,6 +78,8 @@ Result<void> Workspace::make_folders(Zone zone) {
     if (::fchownat(folder->get(), draft.c_str(), config_.owner_uid, config_.owner_gid, AT_SYMLINK_NOFOLLOW) !=
         0)
       return fail_errno(errno);
+    const timespec times[2] = {config_.created_at, config_.created_at};
+    if (::utimensat(folder->get(), draft.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0) return fail_errno(errno);
     if (with_faults("workspace.rename", [&] {
           return ::renameat2(folder->get(), draft.c_str(), folder->get(), name.c_str(), RENAME_NOREPLACE);
         }) != 0)

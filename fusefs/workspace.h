@@ -26,6 +26,7 @@ class Workspace {
     std::filesystem::path folder;  // <state-dir>/workspaces/<id>; its parent exists
     uid_t owner_uid = 0;
     gid_t owner_gid = 0;
+    timespec created_at{};  // a zone looks modified then until it is
     FileDescriptor workdir;
     bool use_handles = true;
     std::filesystem::path skill_numbers;  // where the next daemon finds SkillNumbers

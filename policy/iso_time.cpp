@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 namespace okcvm {
 
@@ -28,6 +29,10 @@ std::optional<timespec> parse_time(std::string_view text) {
   const char* rest = ::strptime(copy.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
   if (!rest) return std::nullopt;
   timespec time{::timegm(&parts), 0};
+  // strptime(3) takes spaces, and days that are none.
+  const std::string_view seconds(copy.data(), static_cast<std::size_t>(rest - copy.data()));
+  if (!time_text(time).starts_with(seconds) || seconds.size() != std::strlen("2026-11-21T22:05:05"))
+    return std::nullopt;
   if (*rest == '.') {
     long unit = 100'000'000;
     for (++rest; *rest >= '0' && *rest <= '9'; ++rest, unit /= 10) time.tv_nsec += unit * (*rest - '0');

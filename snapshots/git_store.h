@@ -167,8 +167,12 @@ class GitStore final : public Store {
   class Inspector;
   /// `busy` if asked to stop.
   Result<bool> is_whole(const Commit& commit, Blobs blobs, const Progress& progress) REQUIRES(mutex_);
+  Result<void> tell_of_unrecorded(const Result<std::unique_ptr<Tree>>& everything,
+                                  const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
   Result<VerifyReport> verify_locked(const std::string& snapshot, const ChangeSource& changes,
                                      const Progress& progress) REQUIRES(mutex_);
+
+  UnwrittenZone unwritten_zone() const { return {config_.owner_uid, config_.owner_gid, config_.created_at}; }
 
   const StoreConfig config_;
   std::vector<RelPath> recovered_;  // set by recover(), constant afterwards

@@ -14,14 +14,14 @@ namespace okcvm::snapshots {
 namespace {
 
 /// Zones that the snapshot does not know stay, as they were before they were first written.
-Result<void> keep_zones(Tree& live, Tree& target, const ZoneOwner& owner) {
+Result<void> keep_zones(Tree& live, Tree& target, const UnwrittenZone& unwritten) {
   for (Tree* tree : {&live, &target})
     if (auto loaded = tree->load(tree->root()); !loaded) return loaded;
   for (const auto& zone : live.root().children) {
     if (!zone->is_directory() || target.root().child(zone->name)) continue;
     if (auto loaded = live.load(*zone); !loaded) return loaded;
     Node& kept = target.root().add_child(copy_of(*zone, Extent::kAlone));
-    kept.attributes = {kZoneMode, owner.uid, owner.gid, zone->attributes.modified, {}};
+    kept.attributes = {kZoneMode, unwritten.uid, unwritten.gid, unwritten.modified, {}};
     kept.touch();
     ++target.totals().directories;
   }
@@ -131,13 +131,13 @@ std::vector<RelPath> Plan::renamed(const std::vector<RelPath>& paths) const {
 }
 
 Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths, const Caller& caller,
-                       const ZoneOwner& owner) {
+                       const UnwrittenZone& unwritten) {
   Plan plan;
   plan.scope = normalize_scope(paths);
   for (const auto& path : plan.scope)
     if (!path.is_root() && !is_snapshotted(path))
       return fail(Code::kInvalidRequest, "snapshots hold uploads, outputs and temp only", path.text());
-  if (auto kept = keep_zones(live, target, owner); !kept) return fail(kept.error());
+  if (auto kept = keep_zones(live, target, unwritten); !kept) return fail(kept.error());
   for (const auto& path : plan.scope) {
     for (const Tree* tree : {&live, &target})
       if (auto reached = check_way(*tree, path, caller); !reached) return fail(reached.error());

@@ -30,10 +30,11 @@ struct Plan {
   std::vector<RelPath> renamed(const std::vector<RelPath>& paths) const;
 };
 
-/// Whose the zones are before they are first written.
-struct ZoneOwner {
+/// What zones are like before they are first written.
+struct UnwrittenZone {
   uid_t uid;
   gid_t gid;
+  timespec modified;
 };
 
 /// Makes a plan, without its work. Adjusts both trees to it: a zone that the snapshot lacks becomes one
@@ -41,7 +42,7 @@ struct ZoneOwner {
 /// count as being there once their delta is carried out. `invalid_request` for a path outside of the zones,
 /// `not_found` for one that neither tree has.
 Result<Plan> make_plan(Tree& live, Tree& target, const std::vector<RelPath>& paths, const Caller& caller,
-                       const ZoneOwner& owner);
+                       const UnwrittenZone& unwritten);
 
 /// Finds out how to do it. What was merely renamed is renamed in `live` afterwards.
 Result<void> arrange(Plan& plan, Tree& live, Tree& target);

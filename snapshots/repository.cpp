@@ -341,6 +341,7 @@ Result<void> Repository::open_anew() {
 }
 
 Result<void> Repository::reopen() {
+  const MappedReads reads;
   will_lose_packs();
   auto packs = packs_of(folder_.get());
   if (const int injected = fault_error("repository.reopen")) return fail_errno(injected, kCannotOpen);

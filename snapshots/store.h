@@ -96,8 +96,9 @@ using Progress = std::function<bool(std::string_view phase, std::uint64_t done, 
 struct StoreConfig {
   std::filesystem::path repository;  // <state-dir>/snapshots/<id>.git; made on the first snapshot
   std::filesystem::path workspace;   // <state-dir>/workspaces/<id>; may not exist (laziness)
-  uid_t owner_uid = 0;               // of zone directories that a restore has to make
+  uid_t owner_uid = 0;  // of zone directories that a restore has to make, or that were not written yet
   gid_t owner_gid = 0;
+  timespec created_at{};  // when the latter look modified
   /// Bytes: where more than that comes in, a restore writes it before programs have to wait.
   std::uint64_t much = 1 << 20;
 };

@@ -108,7 +108,7 @@ Result<RestoreResult> GitStore::plan_only(const Commit& target, const std::vecto
   if (!wanted) return fail(wanted.error());
   auto live = look_at_workspace(changes, Look::kAtChanges, progress);
   if (!live) return fail(live.error());
-  auto plan = make_plan(**live, **wanted, paths, caller, {config_.owner_uid, config_.owner_gid});
+  auto plan = make_plan(**live, **wanted, paths, caller, unwritten_zone());
   if (!plan) return fail(plan.error());
   auto rows = to_differences(plan->deltas);
   if (!rows) return fail(rows.error());
@@ -136,7 +136,7 @@ Result<RestoreResult> GitStore::restore_held(const Commit& target, const std::ve
   const auto hold = hooks.hold ? hooks.hold() : nullptr;
   auto taken = take_now(label, WhereSame::kIsTheNewest, hooks.changes, progress);
   if (!taken) return fail(taken.error());
-  auto plan = make_plan(*taken->tree, **wanted, paths, hooks.caller, {config_.owner_uid, config_.owner_gid});
+  auto plan = make_plan(*taken->tree, **wanted, paths, hooks.caller, unwritten_zone());
   if (!plan) return fail(plan.error());
   auto rows = to_differences(plan->deltas);
   if (!rows) return fail(rows.error());
@@ -185,7 +185,7 @@ Result<std::unique_ptr<GitStore::Site>> GitStore::write_ahead(const Commit& targ
   }
   auto wanted = open_tree(target);
   if (!wanted) return fail(wanted.error());
-  auto plan = make_plan(*live, **wanted, paths, hooks.caller, {config_.owner_uid, config_.owner_gid});
+  auto plan = make_plan(*live, **wanted, paths, hooks.caller, unwritten_zone());
   if (!plan) return fail(plan.error());
   if (auto arranged = arrange(*plan, *live, **wanted); !arranged) return fail(arranged.error());
   if (cost_to_write(plan->work, **wanted) <= config_.much) return nullptr;

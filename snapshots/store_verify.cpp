@@ -114,6 +114,18 @@ Result<bool> GitStore::is_whole(const Commit& commit, Blobs blobs, const Progres
   return report.problems.empty();
 }
 
+/// What only a look at everything finds is in no record: then the next call does not go by that either.
+Result<void> GitStore::tell_of_unrecorded(const Result<std::unique_ptr<Tree>>& everything,
+                                          const ChangeSource& changes, const Progress& progress) {
+  if (!everything || !changes.counts_from) return {};
+  auto recorded = look_at_workspace(changes, Look::kAtChanges, progress);
+  if (!recorded && recorded.error().code == Code::kBusy) return fail(recorded.error());
+  if (!recorded) return {};
+  const auto rows = differences(**recorded, **everything, AfterIs::kLive, std::nullopt, {});
+  if (rows && !rows->empty()) changes.counts_from("");
+  return {};
+}
+
 Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const ChangeSource& changes,
                                              const Progress& progress) {
   VerifyReport report;
@@ -142,6 +154,7 @@ Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const 
   auto wanted = commit ? open_tree(*commit) : Result<std::unique_ptr<Tree>>(fail(commit.error()));
   auto live = look_at_workspace(changes, Look::kAtEverything, progress);
   if (!live && live.error().code == Code::kBusy) return fail(live.error());
+  if (auto told = tell_of_unrecorded(live, changes, progress); !told) return fail(told.error());
   if (live && wanted) {
     auto rows = differences(**wanted, **live, AfterIs::kLive, std::nullopt, {});
     if (rows) {

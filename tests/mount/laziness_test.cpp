@@ -59,6 +59,16 @@ TEST_F(Laziness, TheFirstWriteMakesExactlyTheFoldersNeeded) {
   EXPECT_THAT(list(session().workspace()), ElementsAre("outputs", "uploads"));
 }
 
+TEST_F(Laziness, AZoneIsModifiedByWhatIsMadeInItAlone) {
+  start_with([](fusefs::MountConfig& config) { config.created_at = {1'000'000'000, 0}; });
+  EXPECT_OK(::chmod(outputs().c_str(), 0750));
+  EXPECT_OK(::setxattr(outputs().c_str(), "user.a", "1", 1, 0));
+  EXPECT_TRUE(there_is(session().workspace() / "outputs"));
+  EXPECT_EQ(stat_of(outputs()).st_mtim.tv_sec, 1'000'000'000);
+  write(outputs() / "file", "first");
+  EXPECT_GT(stat_of(outputs()).st_mtim.tv_sec, 1'000'000'000);
+}
+
 TEST_F(Laziness, EveryKindOfFirstWriteWorks) {
   const auto first = [&](const auto& change) {
     start_with(nullptr);

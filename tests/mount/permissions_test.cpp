@@ -48,6 +48,18 @@ TEST_F(Permissions, TheRootIsTheOwnersAlone) {
   });
 }
 
+TEST_F(Permissions, TheMetadataFileIsReadOnlyForItsOwnerAsForRoot) {
+  belongs_to(kAlice, 0700);
+  as_user(kAlice, [&] {
+    const auto file = mount() / ".metadata.json";
+    for (const int flags : {O_WRONLY, O_RDWR, O_WRONLY | O_TRUNC, O_WRONLY | O_APPEND})
+      EXPECT_ERRNO(EROFS, ::open(file.c_str(), flags)) << flags;
+    EXPECT_ERRNO(EROFS, ::truncate(file.c_str(), 0));
+    EXPECT_ERRNO(EROFS, ::setxattr(file.c_str(), "user.a", "1", 1, 0));
+    EXPECT_FALSE(read(file).empty());
+  });
+}
+
 TEST_F(Permissions, TheBackingFolderIsClosedToUsers) {
   belongs_to(kAlice, 0755);
   as_user(kAlice, [&] { write(outputs() / "file", "x"); });

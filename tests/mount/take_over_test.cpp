@@ -14,6 +14,7 @@
 #include <cstring>
 #include <thread>
 
+#include "tests/support/loop_disk.h"
 #include "tests/support/mounted_session.h"
 
 namespace okcvm::test {
@@ -333,6 +334,36 @@ TEST_F(TakeOver, WhatWasRemovedWhileOpenCanStillBeLookedAt) {
     write_all(fifo, "x");
     char byte = 0;
     EXPECT_EQ(::read(fifo.get(), &byte, 1), 1);
+  }
+}
+
+/// On ext4, which gives a new file the inode number of one that is gone.
+class TakeOverOnDisk : public TakeOver {
+ protected:
+  void before_mount() override { problem_ = disk_.mount_at(place().workspace().parent_path()); }
+  std::string problem_;
+
+ private:
+  LoopDisk disk_{"ext4", "16M"};
+};
+
+TEST_F(TakeOverOnDisk, AFileThatIsMadeMeanwhileIsNotTakenForWhatARestoreTookAway) {
+  if (!problem_.empty()) GTEST_SKIP() << problem_;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_OK(::symlink("x", (outputs() / "link").c_str()));
+    EXPECT_TRUE(fs::is_symlink(outputs() / "link"));
+    daemon().ask("begin to take away outputs/link");
+    daemon().kill();
+    ChildProcess maker([&](ChildProcess&) {
+      const auto name = outputs() / std::to_string(i);
+      const FileDescriptor file(::open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600));
+      struct stat status {};
+      if (!file || ::fstat(file.get(), &status) != 0 || ::ftruncate(file.get(), 7) != 0) return errno;
+      return S_ISREG(status.st_mode) ? 0 : 255;
+    });
+    wait_until_within(maker.pid(), SYS_openat);
+    ASSERT_TRUE(daemon().take_over()) << daemon().why();
+    EXPECT_EQ(maker.join(), 0);
   }
 }
 

@@ -31,6 +31,16 @@ class DaemonMetrics : public DaemonFixture {
   }
 };
 
+/// What took longer than the longest time that is counted is in the last bucket alone.
+TEST_F(DaemonMetrics, HaveNoBucketThatHoldsWhatIsLonger) {
+  start();
+  create({{"id", "s1"}});
+  EXPECT_FALSE(std::filesystem::exists(mount("s1") / "none"));
+  const auto samples = metrics();
+  EXPECT_TRUE(samples.contains(R"(okcvm_fuse_request_seconds_bucket{operation="LOOKUP",le="4.194304"})"));
+  EXPECT_FALSE(samples.contains(R"(okcvm_fuse_request_seconds_bucket{operation="LOOKUP",le="8.388608"})"));
+}
+
 TEST_F(DaemonMetrics, TellWhatSnapshotsAndRestoresCost) {
   start();
   const auto created = create({{"id", "s1"}});

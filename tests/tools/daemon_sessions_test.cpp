@@ -132,6 +132,13 @@ TEST_F(DaemonSessions, AreResetAndRelabelled) {
   EXPECT_TRUE(std::filesystem::exists(mount("s1") / "outputs/o"));
   EXPECT_EQ(ask("POST", "/v1/sessions/s1/labels", R"({"labels":{"n":"v"}})").json()["labels"]["n"], "v");
   EXPECT_EQ(json::parse(read(mount("s1") / ".metadata.json"))["labels"]["n"], "v");
+  const auto change = [&](const std::string& body) {
+    return ask("POST", "/v1/sessions/s1/labels", body).json()["labels"];
+  };
+  EXPECT_EQ(change(R"({"set":{"m":"w","n":"u"}})"), (json{{"m", "w"}, {"n", "u"}}));
+  EXPECT_EQ(change(R"({"set":{"k":"x"},"remove":["n","none"]})"), (json{{"k", "x"}, {"m", "w"}}));
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/labels", R"({"set":{"":"x"}})").status, 400);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/labels", "{}").status, 400);
 }
 
 TEST_F(DaemonSessions, AreCleanedUnlessTheyAreInUse) {

@@ -315,6 +315,7 @@ TEST_F(LiveSnapshots, ADirectoryWithLinksThatMightLeadOutBecomesAnother) {
   std::filesystem::create_directories(in("outputs/a/b/c/d"));
   ASSERT_EQ(::symlink("../../../../../temp/f", in("outputs/a/b/c/d/link").c_str()), 0);
   write(in("temp/f"), "inside");
+  EXPECT_EQ(read(in("outputs/a/b/c/d/link")), "inside");
   const std::string first = snapshot("first");
   std::filesystem::rename(in("outputs/a/b/c/d"), in("uploads/d"));
   const auto stand = open_file(in("uploads/d"), O_RDONLY | O_DIRECTORY);
@@ -329,6 +330,7 @@ TEST_F(LiveSnapshots, ADirectoryWithLinksThatMightLeadOutBecomesAnother) {
 TEST_F(LiveSnapshots, SeeWhatIsDoneToADirectoryThatBecameAnother) {
   std::filesystem::create_directories(in("outputs/a/b/c/d/sub"));
   ASSERT_EQ(::symlink("../../../../../temp/f", in("outputs/a/b/c/d/link").c_str()), 0);
+  EXPECT_NE(std::filesystem::read_symlink(in("outputs/a/b/c/d/link")), "");
   const std::string first = snapshot("first");
   std::filesystem::rename(in("outputs/a/b/c/d"), in("uploads/d"));
   const auto stand = open_file(in("uploads/d/sub"), O_RDONLY | O_DIRECTORY);
@@ -379,6 +381,8 @@ TEST_F(LiveSnapshots, NothingLeadsOutOfADirectoryThatBecameAnother) {
   const std::string out = "../../../../../secret";
   ASSERT_EQ(::symlink(out.c_str(), in("outputs/v/w/x/y/d/link").c_str()), 0);
   ASSERT_EQ(::symlink(("../" + out).c_str(), in("outputs/v/w/x/y/d/e/link").c_str()), 0);
+  for (const char* name : {"link", "e/link"})
+    EXPECT_NE(std::filesystem::read_symlink(in("outputs/v/w/x/y/d") / name), "");
   const std::string first = snapshot("first");
   std::filesystem::rename(in("outputs/v/w/x/y/d"), in("outputs/a/b/c/q/d"));
   const auto stand = open_file(in("outputs/a/b/c/q/d"), O_RDONLY | O_DIRECTORY);

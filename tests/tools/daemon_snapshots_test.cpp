@@ -293,6 +293,35 @@ TEST_F(DaemonSnapshots, HoldAZoneThatAFileWithoutANameBroughtIntoBeing) {
   EXPECT_EQ(get("verify")["total"], 0);
 }
 
+TEST_F(DaemonSnapshots, GiveAZoneItsTimesBackThoughItWasNotWrittenYet) {
+  const auto modified = [&](const char* zone) {
+    struct stat status {};
+    EXPECT_EQ(::stat((mount("s1") / zone).c_str(), &status), 0);
+    return std::pair{status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+  };
+  const std::pair before{modified("outputs"), modified("uploads")};
+  const auto id = post("snapshots").json()["id"].get<std::string>();
+  write(file(), "one");
+  std::filesystem::last_write_time(mount("s1") / "uploads", std::filesystem::file_time_type{});
+  EXPECT_EQ(post("restore", {{"snapshot", id}}).status, 200);
+  EXPECT_EQ((std::pair{modified("outputs"), modified("uploads")}), before);
+}
+
+TEST_F(DaemonSnapshots, LookAtEverythingOnceVerifyFoundWhatNobodyRecorded) {
+  write(file(), "one");
+  const auto id = post("snapshots").json()["id"].get<std::string>();
+  stop();
+  write(root_ / "state/workspaces/s1/outputs/behind", "the driver's back");
+  start();
+  EXPECT_EQ(get("diff")["total"], 0) << "nobody knows of it yet";
+  EXPECT_EQ(get("verify")["live_differences"].size(), 1u);
+  EXPECT_EQ(get("diff")["changes"].size(), 1u);
+  EXPECT_EQ(post("restore", {{"snapshot", id}}).json()["changes"].size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(mount("s1") / "outputs/behind"));
+  const auto rest = get("verify?snapshot=" + id)["live_differences"];
+  EXPECT_EQ(rest.size(), 0u) << rest;
+}
+
 TEST_F(DaemonSnapshots, BringBackAWorkspaceThatWasLost) {
   write(file(), "one");
   const auto id = post("snapshots").json()["id"].get<std::string>();

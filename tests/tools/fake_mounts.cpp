@@ -61,6 +61,7 @@ class FakeMount final : public SessionMount {
   ChangeSet cut_changes() override { return {}; }
   void retire_changes(const ChangeSet& /*changes*/) override {}
   void changes_count_from(const std::string& /*state*/) override {}
+  void forget_unknown() override {}
   void mark_changed(const std::vector<RelPath>& /*paths*/) override {}
   std::unique_ptr<Hold> hold() override { return nullptr; }
 

@@ -62,7 +62,9 @@ TEST_F(SessionRows, ThatAreDamagedCanBeRemovedAgainAfterThatFailed) {
 TEST_F(SessionRows, ThatAreGoneAreNotTakenForWritten) {
   auto& session = create("s");
   run_sql("DELETE FROM sessions");
-  const auto set = sessions_->set_labels(session, {{"a", "b"}});
+  const auto set = sessions_->change_labels(session, [](const auto&) {
+    return daemon::Sessions::Labels{{"a", "b"}};
+  });
   ASSERT_FALSE(set);
   EXPECT_EQ(set.error().code, Code::kCorrupt);
 }

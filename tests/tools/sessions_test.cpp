@@ -44,7 +44,9 @@ TEST_F(Sessions, AreAsOldAsTheirLastUseInEveryRowThatIsWritten) {
   const auto now = daemon::to_milliseconds(daemon::time_now());
   for (const char* id : {"s", "labelled"}) found(id).touch();
   EXPECT_TRUE(sessions_->unmount(found("s"), false));
-  EXPECT_TRUE(sessions_->set_labels(found("labelled"), {{"a", "b"}}));
+  EXPECT_TRUE(sessions_->change_labels(found("labelled"), [](const auto&) {
+    return daemon::Sessions::Labels{{"a", "b"}};
+  }));
   for (const char* id : {"s", "labelled"}) EXPECT_GE(row(id)->last_used, now);
   start();
   EXPECT_THAT(clean_unused_since(kWeek).removed, IsEmpty());

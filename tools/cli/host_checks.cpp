@@ -132,6 +132,39 @@ std::string file_handle_problem(int folder) {
   return again || errno == EPERM ? std::string() : error_text();
 }
 
+/// What statfs(2) says of a file system, asked by a child: it may never come back.
+enum class Pulse : std::uint8_t { kAlive, kDead, kSilent };
+
+Pulse pulse_of(const std::string& path) {
+  std::array<int, 2> pipe{};
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return Pulse::kAlive;
+  const FileDescriptor read_end(pipe[0]);
+  FileDescriptor write_end(pipe[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    struct statfs ignored {};
+    const char verdict = ::statfs(path.c_str(), &ignored) != 0 && errno == ENOTCONN ? 'd' : 'a';
+    _exit(::write(write_end.get(), &verdict, 1) == 1 ? 0 : 1);
+  }
+  write_end.reset();
+  pollfd ready{read_end.get(), POLLIN, 0};
+  char verdict = 0;
+  if (child < 0 || ::poll(&ready, 1, 1000) <= 0 || ::read(read_end.get(), &verdict, 1) != 1) {
+    if (child > 0) ::kill(child, SIGKILL);  // not waited for: it may be stuck until the connection is aborted
+    return Pulse::kSilent;
+  }
+  ::waitpid(child, nullptr, 0);
+  return verdict == 'd' ? Pulse::kDead : Pulse::kAlive;
+}
+
+/// Whether it answers at all; if not, that is a finding.
+bool is_answered(const std::string& where, std::string_view check, std::vector<Finding>& findings) {
+  if (pulse_of(where) != Pulse::kSilent) return true;
+  findings.push_back({Level::kFail, std::string(check), where + " does not answer",
+                      "see what its file system waits for (findmnt -T '" + where + "'), or choose another"});
+  return false;
+}
+
 void check_state_file_system(const std::string& where, std::vector<Finding>& findings) {
   const FileDescriptor folder(::open(where.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder) {
@@ -173,15 +206,17 @@ void check_state_file_system(const std::string& where, std::vector<Finding>& fin
   struct statvfs space {};
   if (::fstatvfs(folder.get(), &space) != 0) return;
   const std::uint64_t free = std::uint64_t{space.f_bavail} * space.f_frsize;
-  findings.push_back(free < kLittleSpace || space.f_favail < 10000
+  const bool counts_inodes = space.f_files > 0;
+  const std::string inodes = counts_inodes ? " and " + std::to_string(space.f_favail) + " inodes" : "";
+  findings.push_back(free < kLittleSpace || (counts_inodes && space.f_favail < 10000)
                          ? Finding{Level::kWarn, "space",
-                                   where + ": only " + human_size(free) + " and " +
-                                       std::to_string(space.f_favail) + " inodes are free",
+                                   where + ": only " + human_size(free) + inodes + " are free",
                                    "make room, or 'okcvm clean --older-than-days 1'"}
                          : Finding{Level::kOk, "space", where + ": " + human_size(free) + " free", ""});
 }
 
 void check_state_dir(const HostLayout& layout, std::vector<Finding>& findings) {
+  if (!is_answered(layout.state_dir, "state-dir", findings)) return;
   std::error_code ignored;
   const auto wanted = std::filesystem::absolute(layout.state_dir, ignored);
   auto existing = wanted;
@@ -194,12 +229,14 @@ void check_state_dir(const HostLayout& layout, std::vector<Finding>& findings) {
   check_state_file_system(existing.string(), findings);
 }
 
-Finding check_mount_root(const HostLayout& layout) {
+void check_mount_root(const HostLayout& layout, std::vector<Finding>& findings) {
+  if (!is_answered(layout.mount_root, "mount-root", findings)) return;
   struct stat info {};
-  if (::stat(layout.mount_root.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
-    return {Level::kOk, "mount-root", "sessions are mounted below " + layout.mount_root, ""};
-  return {Level::kFail, "mount-root", layout.mount_root + " is not a directory",
-          "mkdir -p " + layout.mount_root + ", or choose another with okcvmd --mount-root"};
+  findings.push_back(
+      ::stat(layout.mount_root.c_str(), &info) == 0 && S_ISDIR(info.st_mode)
+          ? Finding{Level::kOk, "mount-root", "sessions are mounted below " + layout.mount_root, ""}
+          : Finding{Level::kFail, "mount-root", layout.mount_root + " is not a directory",
+                    "mkdir -p " + layout.mount_root + ", or choose another with okcvmd --mount-root"});
 }
 
 Finding check_group() {
@@ -241,31 +278,6 @@ Finding check_processors() {
       "/dev/cpu_dma_latency cannot be opened (" + error_text() +
           "): requests may take up to three times longer",
       "a kernel with CONFIG_CPU_IDLE has it; in a container, start it with --device /dev/cpu_dma_latency"};
-}
-
-/// What statfs(2) on a mount says, asked by a child: it may never come back.
-enum class Pulse : std::uint8_t { kAlive, kDead, kSilent };
-
-Pulse pulse_of(const std::string& mount_point) {
-  std::array<int, 2> pipe{};
-  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return Pulse::kAlive;
-  const FileDescriptor read_end(pipe[0]);
-  FileDescriptor write_end(pipe[1]);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    struct statfs ignored {};
-    const char verdict = ::statfs(mount_point.c_str(), &ignored) != 0 && errno == ENOTCONN ? 'd' : 'a';
-    _exit(::write(write_end.get(), &verdict, 1) == 1 ? 0 : 1);
-  }
-  write_end.reset();
-  pollfd ready{read_end.get(), POLLIN, 0};
-  char verdict = 0;
-  if (child < 0 || ::poll(&ready, 1, 1000) <= 0 || ::read(read_end.get(), &verdict, 1) != 1) {
-    if (child > 0) ::kill(child, SIGKILL);  // not waited for: it may be stuck until the connection is aborted
-    return Pulse::kSilent;
-  }
-  ::waitpid(child, nullptr, 0);
-  return verdict == 'd' ? Pulse::kDead : Pulse::kAlive;
 }
 
 void check_mounts(std::vector<Finding>& findings) {
@@ -335,7 +347,7 @@ std::vector<Finding> check_host(const HostLayout& layout) {
   std::vector<Finding> findings{check_rights(layout), check_device(), check_kernel()};
   check_fuse_features(findings);
   check_state_dir(layout, findings);
-  findings.push_back(check_mount_root(layout));
+  check_mount_root(layout, findings);
   findings.push_back(check_group());
   findings.push_back(check_descriptors());
   findings.push_back(check_processors());

@@ -234,16 +234,10 @@ Outcome<void> path(Context& context) {
 Outcome<void> label(Context& context) {
   const auto set = labels_of(context, context.args().all("KEY=VALUE"));
   if (!set) return tl::unexpected(set.error());
-  auto session = context.get(context.session());
-  if (!session) return tl::unexpected(session.error());
   const auto removed = context.args().each("remove");
-  if (set->empty() && removed.empty()) return print_labels(context, *session);
-  Json labels = member_in(*session, "labels");
-  if (!labels.is_object()) labels = Json::object();
-  labels.update(*set);
-  for (const auto& key : removed)
-    if (labels.erase(key) == 0) context.note("there is no label " + visible(key));
-  session = context.post(session_target(text_in(*session, "id"), "/labels"), {{"labels", labels}});
+  const auto session = set->empty() && removed.empty()
+                           ? context.get(context.session())
+                           : context.post(context.session("/labels"), {{"set", *set}, {"remove", removed}});
   if (!session) return tl::unexpected(session.error());
   return print_labels(context, *session);
 }

@@ -200,6 +200,7 @@ class Running {
     every(minute_, std::chrono::minutes(1), [this] {
       sessions_.save_uses();
       sessions_.try_again();
+      sessions_.forget_unknown();
       sessions_.renew_skills();  // of those that no folder tells of
       if (registry_.is_open()) watch_folders(registry_.native_handle(), options_.skills_dirs);
       look_for_keeper();

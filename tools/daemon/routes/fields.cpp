@@ -168,15 +168,20 @@ std::optional<std::map<std::string, std::string>> Fields::texts_by_name(std::str
 std::optional<std::map<std::string, std::string>> Fields::labels() {
   auto labels = texts_by_name("labels");
   if (!labels) return std::nullopt;
+  if (const auto problem = problem_of(*labels); !problem.empty())
+    return refuse("labels", problem), std::nullopt;
+  return labels;
+}
+
+std::string_view Fields::problem_of(const std::map<std::string, std::string>& labels) {
   constexpr std::size_t kMostInAll = 64 << 10;  // kept in memory for every session, and in every list
   std::size_t in_all = 0;
-  for (const auto& [name, value] : *labels) {
+  for (const auto& [name, value] : labels) {
     in_all += name.size() + value.size();
     if (name.empty() || name.size() > 256 || value.size() > 4096)
-      return refuse("labels", "names of 1 to 256 bytes and values of up to 4096 are taken"), std::nullopt;
+      return "names of 1 to 256 bytes and values of up to 4096 are taken";
   }
-  if (in_all > kMostInAll) return refuse("labels", "at most 64 KiB are taken in all"), std::nullopt;
-  return labels;
+  return in_all > kMostInAll ? "at most 64 KiB are taken in all" : "";
 }
 
 std::optional<std::vector<std::string>> Fields::texts(std::string_view name) {

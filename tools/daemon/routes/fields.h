@@ -34,6 +34,8 @@ class Fields final {
   std::optional<std::map<std::string, std::string>> texts_by_name(std::string_view name);
   /// A session's labels, in the field "labels".
   std::optional<std::map<std::string, std::string>> labels();
+  /// What is wrong with labels; empty if nothing is.
+  static std::string_view problem_of(const std::map<std::string, std::string>& labels);
   std::optional<std::vector<std::string>> texts(std::string_view name);
   /// The object in a field, as Fields of its own whose errors name both.
   std::optional<Fields> object(std::string_view name);

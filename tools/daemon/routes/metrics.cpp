@@ -2,6 +2,8 @@
 
 #include <sys/statvfs.h>
 
+#include <span>
+
 #include "fusefs/session_mount.h"
 #include "tools/daemon/routes/exposition.h"
 #include "tools/daemon/routes/fields.h"
@@ -43,7 +45,7 @@ void print_totals(Exposition& out, const MountTotals& totals) {
   for (const auto& [name, operation] : totals.operations) {
     std::uint64_t within = 0;
     double bound = 1e-6;
-    for (const auto count : operation.latency) {
+    for (const auto count : std::span(operation.latency).first(operation.latency.size() - 1)) {
       within += count;
       out.sample(within, {{"operation", name}, {"le", number_text(bound)}}, "_bucket");
       bound *= 2;

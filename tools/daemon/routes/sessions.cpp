@@ -143,11 +143,21 @@ Result<Response> reset_session(Exchange& exchange) {
 
 Result<Response> label_session(Exchange& exchange) {
   Fields fields(exchange.request);
-  if (!fields.has("labels")) fields.refuse("labels", "it is missing");
-  auto labels = fields.labels().value_or(std::map<std::string, std::string>());
+  const bool replaces = fields.has("labels");
+  const auto labels = replaces ? fields.labels() : fields.texts_by_name("set");
+  const auto removed = replaces ? std::nullopt : fields.texts("remove");
+  if (!labels && !removed) fields.refuse("labels", "it is missing, or else set or remove");
   if (auto ended = fields.end(); !ended) return fail(ended.error());
-  if (auto set = exchange.service.sessions.set_labels(*exchange.session, std::move(labels)); !set)
-    return fail(set.error());
+  const auto change = [&](Sessions::Labels now) -> Result<Sessions::Labels> {
+    if (replaces) return *labels;
+    for (const auto& name : removed.value_or(std::vector<std::string>())) now.erase(name);
+    for (const auto& [name, value] : labels.value_or(Sessions::Labels())) now[name] = value;
+    if (const auto problem = Fields::problem_of(now); !problem.empty())
+      return fail(Code::kInvalidRequest, "labels: " + std::string(problem));
+    return now;
+  };
+  if (auto changed = exchange.service.sessions.change_labels(*exchange.session, change); !changed)
+    return fail(changed.error());
   return session_response(exchange);
 }
 

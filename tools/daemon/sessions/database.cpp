@@ -210,25 +210,27 @@ std::int64_t Database::changes() const {
 }
 
 Database::Statement& Database::Statement::bind(std::int64_t value) {
-  sqlite3_bind_int64(statement_.get(), ++bound_, value);
-  return *this;
+  return bound(sqlite3_bind_int64(statement_.get(), ++bound_, value));
 }
 Database::Statement& Database::Statement::bind(std::string_view text) {
-  sqlite3_bind_text64(statement_.get(), ++bound_, text.data() ? text.data() : "", text.size(),
-                      SQLITE_TRANSIENT, SQLITE_UTF8);
-  return *this;
+  return bound(sqlite3_bind_text64(statement_.get(), ++bound_, text.data() ? text.data() : "", text.size(),
+                                   SQLITE_TRANSIENT, SQLITE_UTF8));
 }
 Database::Statement& Database::Statement::bind_blob(std::string_view bytes) {
-  sqlite3_bind_blob64(statement_.get(), ++bound_, bytes.data() ? bytes.data() : "", bytes.size(),
-                      SQLITE_TRANSIENT);
-  return *this;
+  return bound(sqlite3_bind_blob64(statement_.get(), ++bound_, bytes.data() ? bytes.data() : "", bytes.size(),
+                                   SQLITE_TRANSIENT));
 }
 Database::Statement& Database::Statement::bind_null() {
-  sqlite3_bind_null(statement_.get(), ++bound_);
+  return bound(sqlite3_bind_null(statement_.get(), ++bound_));
+}
+Database::Statement& Database::Statement::bound(int result) {
+  if (problem_ == SQLITE_OK) problem_ = result;
   return *this;
 }
 
 Result<bool> Database::Statement::step() {
+  if (problem_ != SQLITE_OK)
+    return fail(Code::kInternal, std::string("a value cannot be stored: ") + sqlite3_errstr(problem_));
   switch (sqlite3_step(statement_.get())) {
     case SQLITE_ROW:
       return true;

@@ -47,8 +47,10 @@ class Database final {
       void operator()(sqlite3_stmt* statement) const;
     };
     explicit Statement(sqlite3_stmt* statement) : statement_(statement) {}
+    Statement& bound(int result);
     std::unique_ptr<sqlite3_stmt, Finalizer> statement_;
     int bound_ = 0;
+    int problem_ = 0;  // of the first value that could not be bound
   };
 
   Result<Statement> prepare(std::string_view sql);

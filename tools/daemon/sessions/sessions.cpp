@@ -322,11 +322,13 @@ void Sessions::end_creation(Session& session, const Result<void>& removed) {
   session.set_record(std::move(record));
 }
 
-Result<void> Sessions::set_labels(Session& session, std::map<std::string, std::string> labels) {
+Result<void> Sessions::change_labels(Session& session, const std::function<Result<Labels>(Labels)>& change) {
   const auto pass = session.gate().alone();
   if (!pass) return fail(pass.error());
   auto record = session.record();
-  record.labels = std::move(labels);
+  auto labels = change(std::move(record.labels));
+  if (!labels) return fail(labels.error());
+  record.labels = std::move(*labels);
   const auto metadata = metadata_file_of(record);
   if (auto saved = save(session, std::move(record)); !saved) return saved;
   if (const auto mount = session.mount()) mount->set_metadata(metadata);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -85,6 +86,8 @@ class Sessions final {
   void save_uses();
   /// Tries again what could not be opened, or mounted when the daemon started.
   void try_again();
+  /// SessionMount::forget_unknown() of all.
+  void forget_unknown();
   /// As after the clock was set, when nobody knows how long they were not.
   void count_all_as_used();
 
@@ -122,7 +125,9 @@ class Sessions final {
   Result<void> unmount(Session& session, bool force);
   /// Empties temp/ and drops the checkpoints; answers how many those were.
   Result<std::int64_t> reset(Session& session, const fusefs::GoesOn& goes_on);
-  Result<void> set_labels(Session& session, std::map<std::string, std::string> labels);
+  using Labels = std::map<std::string, std::string>;
+  /// `change` answers the new labels for those that there are; it is called alone.
+  Result<void> change_labels(Session& session, const std::function<Result<Labels>(Labels)>& change);
 
   struct Cleaned {
     std::vector<std::string> removed;

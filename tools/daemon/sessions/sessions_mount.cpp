@@ -42,7 +42,8 @@ Result<fusefs::WorkspaceInfo> count_tree(const std::filesystem::path& workspace,
 
 snapshots::StoreConfig Sessions::store_config(const SessionRecord& record) const {
   return {config_.state_dir / "snapshots" / (record.id.text() + ".git"),
-          config_.state_dir / "workspaces" / record.id.text(), record.owner_uid, record.owner_gid};
+          config_.state_dir / "workspaces" / record.id.text(), record.owner_uid, record.owner_gid,
+          record.created_at};
 }
 
 /// A workdir that cannot be bound now stays in the record: the next mount tries it again.

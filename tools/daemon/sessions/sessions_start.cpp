@@ -312,6 +312,11 @@ void Sessions::count_all_as_used() {
   save_uses();
 }
 
+void Sessions::forget_unknown() {
+  for (const auto& session : all())
+    if (const auto mount = session->mount()) mount->forget_unknown();
+}
+
 void Sessions::save_uses() {
   std::vector<std::pair<SessionId, std::int64_t>> used;
   std::vector<SessionPointer> whose;
