@@ -225,7 +225,7 @@ TEST_F(DaemonRequests, HaveWholeNumbersInTheirRange) {
           << field << number;
   }
   for (const char* number :
-       {"-1", "18446744073709551616", "1.5", "1e1", "0x7", "+7", "%207", "7%20", "", "seven", "%ff", "7,7"})
+       {"-1", "18446744073709551616", "1.5", "1e1", "0x7", "+7", "%207", "7%20", "seven", "%ff", "7,7"})
     for (const char* target :
          {"/v1/sessions?limit=", "/v1/sessions/s1/snapshots?limit=", "/v1/sessions/s1/checkpoints?limit=",
           "/v1/workdirs?limit=", "/v1/sessions/s1/files/outputs?limit=", "/v1/agents/a?owner=",
@@ -234,6 +234,22 @@ TEST_F(DaemonRequests, HaveWholeNumbersInTheirRange) {
       EXPECT_EQ(answer.code(), "invalid_request") << target << number << answer.body.substr(0, 200);
     }
   EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), 1u);
+}
+
+TEST_F(DaemonRequests, MayLeaveEmptyWhatTheyMayLeaveOut) {
+  for (const char* target :
+       {"/v1/sessions?prefix=&limit=&label=&after=", "/v1/sessions/s1/snapshots?limit=&after=",
+        "/v1/sessions/s1/verify?snapshot=", "/v1/sessions/s1/checkpoints?limit=",
+        "/v1/sessions/s1/files/outputs?limit=&after=", "/v1/workdirs?limit=", "/v1/agents?limit=&after=",
+        "/metrics?sessions=", "/api/session/workspace/snapshots?session=s1&limit="}) {
+    const auto answer = ask("GET", target);
+    EXPECT_EQ(answer.status, 200) << target << answer.body.substr(0, 200);
+  }
+  EXPECT_EQ(ask("GET", "/v1/agents/a?owner=").code(), "not_found");
+  EXPECT_EQ(ask("PUT", "/v1/sessions/s1/files/outputs/g?mode=", "x").status, 201);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/uploads?name=", "x").code(), "invalid_request") << "which it needs";
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/files/outputs/f?stat").json()["size"], 10)
+      << "a flag is set by its name";
 }
 
 TEST_F(DaemonRequests, MayEncodeWhatTheyNameButNotEscapeIt) {

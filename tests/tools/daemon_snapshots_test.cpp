@@ -126,6 +126,7 @@ TEST_F(DaemonSnapshots, AreTakenShownComparedAndRestored) {
   EXPECT_EQ(read(file()), "two two");
   EXPECT_EQ(get("diff?from=" + id.substr(0, 8))["from"], id);
   EXPECT_EQ(get("diff")["from"], id) << "the newest";
+  EXPECT_EQ(get("diff?from=&to="), get("diff"));
   EXPECT_EQ(post("restore", {{"snapshot", id.substr(0, 8)}}).json()["snapshot"], id);
   EXPECT_EQ(read(file()), "one");
   EXPECT_EQ(post("restore", {{"snapshot", id}, {"paths", {"temp"}}, {"dry_run", true}}).status, 200)

@@ -222,17 +222,22 @@ Result<void> Fields::end() {
   return {};
 }
 
-std::optional<std::string> QueryFields::text(std::string_view name) {
+bool QueryFields::has(std::string_view name) {
   asked_.emplace(name);
-  const auto found = query_.find(name);
-  return found == query_.end() ? std::nullopt : std::optional(found->second);
+  return query_.contains(name);
+}
+
+std::optional<std::string> QueryFields::text(std::string_view name) {
+  if (!has(name)) return std::nullopt;
+  const auto& value = query_.find(name)->second;
+  return value.empty() ? std::nullopt : std::optional(value);
 }
 
 bool QueryFields::flag(std::string_view name, bool otherwise) {
-  const auto value = text(name);
-  if (!value) return otherwise;
-  if (value->empty() || *value == "1" || *value == "true") return true;
-  if (*value == "0" || *value == "false") return false;
+  if (!has(name)) return otherwise;
+  const auto value = text(name).value_or("true");
+  if (value == "1" || value == "true") return true;
+  if (value == "0" || value == "false") return false;
   return refuse(name, "true or false is needed"), otherwise;
 }
 

@@ -64,7 +64,11 @@ class QueryFields final {
  public:
   explicit QueryFields(const std::map<std::string, std::string, std::less<>>& query) : query_(query) {}
 
+  /// Whether it is named, with a value or without.
+  bool has(std::string_view name);
+  /// One without a value counts as absent, which is what clients make of a variable that is not set.
   std::optional<std::string> text(std::string_view name);
+  /// Set by its name alone, too.
   bool flag(std::string_view name, bool otherwise = false);
   std::optional<std::int64_t> integer(std::string_view name, std::int64_t least, std::int64_t most);
   /// `?limit`: how many rows of a list to tell; no more than `most`, which an answer in memory may hold.

@@ -76,7 +76,8 @@ Result<Response> list_sessions(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto prefix = query.text("prefix").value_or("");
   const auto limit = query.limit(kMostSessions);
-  const auto after = query.text("after");
+  const bool is_by_id = query.has("after");  // from the first one on, if it is empty
+  const auto after = query.text("after").value_or("");
   const auto label = query.text("label");
   const bool with_counters = query.flag("counters");
   if (auto ended = query.end(); !ended) return fail(ended.error());
@@ -90,7 +91,7 @@ Result<Response> list_sessions(Exchange& exchange) {
   std::size_t texts = 0;
   bool is_truncated = false;
   for (const auto& session :
-       after ? sessions.list_after(peer, prefix, *after) : sessions.list(peer, prefix)) {
+       is_by_id ? sessions.list_after(peer, prefix, after) : sessions.list(peer, prefix)) {
     if (label) {
       const auto labels = session->record().labels;
       const auto found = labels.find(label->substr(0, equals));

@@ -48,7 +48,7 @@ Result<std::unique_ptr<BodySink>> upload_file(Exchange& exchange) {
   QueryFields query(exchange.request.query);
   const auto requested = query.text("name");
   if (auto ended = query.end(); !ended) return fail(ended.error());
-  if (!requested || requested->empty()) return fail(Code::kInvalidRequest, "?name: it is missing");
+  if (!requested) return fail(Code::kInvalidRequest, "?name: it is missing");
   auto path = RelPath::parse("uploads/" + safe_upload_name(*requested));
   if (!path) return fail(path.error());
 
