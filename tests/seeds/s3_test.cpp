@@ -1,4 +1,5 @@
 #include <gmock/gmock.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -221,6 +222,27 @@ TEST_F(SeedS3, Requirement7_3_OnlyChildrenOfRootGetANewWorkspace) {
   agent("other", "root");
   EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), before + 1);
   EXPECT_EQ(ask("POST", "/v1/sessions", {{"agent", "lost"}, {"parent_agent", "nobody"}}).code(), "not_found");
+}
+
+TEST_F(SeedS3, Requirement7_4_AWorkspaceThatIsGivenIsMounted) {
+  for (const auto& [name, parent] :
+       {std::pair("task", "root"), std::pair("child", "task"), std::pair("child", "task")}) {
+    ask("POST", "/v1/sessions/task/unmount");
+    EXPECT_EQ(agent(name, parent)["state"], "mounted");
+    write(of("task") / "outputs/f", name);
+    EXPECT_EQ(read(workspace("task") / "outputs/f"), name);
+  }
+  EXPECT_OK(::umount2(of("task").c_str(), MNT_DETACH));
+  EXPECT_EQ(agent("child", "task")["state"], "mounted") << "though it was taken away from outside";
+  EXPECT_EQ(read(of("task") / "outputs/f"), "child");
+
+  ask("POST", "/v1/sessions/task/unmount");
+  write(of("task"), "nothing can be mounted here");
+  const Json heir{{"agent", "heir"}, {"parent_agent", "child"}};
+  EXPECT_EQ(ask("POST", "/v1/sessions", heir).code(), "busy");
+  EXPECT_EQ(ask("GET", "/v1/agents/heir").code(), "not_found");
+  std::filesystem::remove(of("task"));
+  EXPECT_EQ(create(heir)["state"], "mounted");
 }
 
 }  // namespace

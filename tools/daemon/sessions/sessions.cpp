@@ -209,7 +209,10 @@ Result<std::optional<SessionPointer>> Sessions::existing_agent(const CreateReque
   if (!*found) return fail(Code::kNotFound, "parent_agent: no such agent: create it first");
   auto session = exact(Peer::of_user(owner), (*found)->session.text());
   if (!session) return no_such_session();
-  // While it is shared it is not removed; one that is being made is waited for.
+  // One that is being made is waited for.
+  if (const auto live = session->mount(); !live || !live->is_in_place())
+    if (auto mounted = mount(*session); !mounted) return fail(mounted.error());
+  // While it is shared it is not removed.
   const auto pass = session->gate().share();
   if (!pass) return fail(pass.error());
   session->touch();

@@ -107,9 +107,10 @@ class Sessions final {
     SessionPointer session;
     bool is_new;
   };
-  /// What the request names is made, or found where its agent has a session. `forbidden` (an owner or group
-  /// of others), `invalid_request`, `already_exists` (the id, the agent, or files under the id), `not_found`
-  /// (a skill, the parent agent), `quota_exceeded` (--max-sessions, agents), `busy` (it is being made).
+  /// What the request names is made, or found and mounted where its agent has a session. `forbidden` (an
+  /// owner or group of others), `invalid_request`, `already_exists` (the id, the agent, or files under the
+  /// id), `not_found` (a skill, the parent agent), `quota_exceeded` (--max-sessions, agents), `busy` (it is
+  /// being made).
   Result<Created> create(const Peer& peer, CreateRequest request);
   /// By exact id, else by a unique prefix. `not_found`, `ambiguous_prefix`.
   Result<SessionPointer> find(const Peer& peer, std::string_view id_or_prefix) const EXCLUDES(mutex_);
