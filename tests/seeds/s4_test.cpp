@@ -89,6 +89,22 @@ TEST_F(SeedS4, Binding_IsRememberedForTaskAndDevice) {
       << "a path means one device's";
 }
 
+TEST_F(SeedS4, Binding_IsFoundByThePolicyWithoutADirectory) {
+  const Json request{{"task", "t2"}, {"device_id", "mac"}, {"workdir_policy", "existing"}};
+  const auto unknown = create(request);
+  expect_fallback(unknown, "");
+  EXPECT_THAT(unknown["workdir_fallback"]["reason"].get<std::string>(), HasSubstr("give workdir once"));
+  bound(projects() / "a", {{"task", "t2"}, {"device_id", "mac"}});
+  const auto found = create(request);
+  EXPECT_EQ(found["workdir"], (projects() / "a").string());
+  EXPECT_EQ(found["workdir_policy"], "existing");
+  auto elsewhere = request;
+  elsewhere["device_id"] = "linux";
+  EXPECT_EQ(create(elsewhere)["workdir"], nullptr);
+  fs::remove_all(projects() / "a");
+  expect_fallback(create(request), (projects() / "a").string());
+}
+
 TEST_F(SeedS4, Binding_IsShownWithTheSession) {
   const auto id = bound(projects() / "a", {{"device_id", "mac"}})["id"].get<std::string>();
   const auto session = ask("GET", "/v1/sessions/" + id).json();

@@ -25,7 +25,11 @@ Result<Workdirs::Opened> Sessions::find_workdir(const SessionRecord& record, con
       return fail(Code::kNotFound, "no directory is remembered for this repository: give workdir once");
     path = (*known)->path;
   }
-  if (!path) return fail(Code::kInvalidRequest, "this policy needs workdir");
+  if (!path)
+    return fail(Code::kInvalidRequest,
+                request.device_id
+                    ? "no directory is remembered for this task and device: give workdir once"
+                    : "this policy needs workdir, or the device_id with which it was given before");
   auto opened = workdirs_.open(*path, record.owner_uid, record.owner_gid);
   if (!opened || !is_repo_bound) return opened;
   auto remote = remote_url(opened->directory, host_caller(record.owner_uid, record.owner_gid));
@@ -46,15 +50,18 @@ std::optional<WorkdirBinding> Sessions::bind_workdir(SessionRecord& record, cons
   record.branch = request.branch;
   const auto task = record.task.value_or(record.id.text());
 
-  if (!asks_for_one(request)) {
-    if (request.policy || !request.device_id) return std::nullopt;
+  const bool names_none = !asks_for_one(request) && !request.policy;
+  const bool is_existing = request.policy == WorkdirPolicy::kExisting && !request.path;
+  if ((names_none || is_existing) && request.device_id) {
     auto known = registry_->workdir_of_task(record.owner_uid, task, *request.device_id);
-    if (!known || !*known) return std::nullopt;
-    request.path = (*known)->path;
-    request.policy = (*known)->policy;
-    if ((*known)->git_url) request.git_url = record.git_url = (*known)->git_url;
-    if ((*known)->branch) request.branch = record.branch = (*known)->branch;
+    if (known && *known) request.path = (*known)->path;
+    if (names_none && request.path) {
+      request.policy = (*known)->policy;
+      if ((*known)->git_url) request.git_url = record.git_url = (*known)->git_url;
+      if ((*known)->branch) request.branch = record.branch = (*known)->branch;
+    }
   }
+  if (!asks_for_one(request)) return std::nullopt;
   const auto policy =
       request.policy.value_or(request.git_url ? WorkdirPolicy::kRepoBound : WorkdirPolicy::kExisting);
   if (policy == WorkdirPolicy::kManaged) return std::nullopt;
