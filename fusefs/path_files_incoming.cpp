@@ -36,6 +36,12 @@ std::string staging_name() {
   return std::string(kPrefix) + std::to_string(random()) + "-" + std::to_string(random());
 }
 
+bool is_unwritten(const Workspace& workspace, Zone zone) {
+  if (zone == Zone::kWorkdir || workspace.has_made(zone)) return false;
+  const auto folder = workspace.open_zone(zone);
+  return !folder && folder.error().errno_value == ENOENT;
+}
+
 /// Of the file itself: by its name another one may be found already.
 Result<FileInfo> info_of_placed(int file, const RelPath& path) {
   Entry entry;
@@ -89,6 +95,8 @@ Result<std::unique_ptr<IncomingFile>> PathFiles::create(const Caller& caller, co
     return fail(Code::kNotFound, "no workdir is bound");
   if (path.depth() == 1)
     return fail(Error{Code::kInvalidRequest, EISDIR, "a directory stands at this path", path.text()});
+  if (check && is_unwritten(workspace_, zone))  // where nothing can be, and a refusal makes no folder
+    if (auto met = check(nullptr, nullptr); !met) return fail(met.error());
   if (auto ready = operations_.make_zone(zone); !ready) return explained(ready.error(), path.text());
   // Beside the zones of the workspace, where the mount does not show it; in a workdir there is no such place.
   auto folder = zone == Zone::kWorkdir ? workspace_.open_zone(zone) : workspace_.open_folder();

@@ -57,17 +57,19 @@ Result<void> GitStore::share_objects(const Repository& target) {
   return {};
 }
 
-/// Builds the workspace under another name and brings it in with one rename.
+/// Builds the workspace under another name and brings it in with one rename. Of nothing there is none, as
+/// before a first write.
 Result<void> GitStore::write_out(const Commit& commit, const StoreConfig& target, const Progress& progress) {
+  auto tree = open_tree(commit);
+  if (!tree) return fail(tree.error());
+  if (auto loaded = (*tree)->load((*tree)->root()); !loaded) return loaded;
+  if ((*tree)->root().children.empty()) return {};
   const auto draft = draft_of(target.workspace);
   fault_point("fork.workspace");
   if (::mkdir(draft.c_str(), 0700) != 0) return fail_errno(errno, kWhat);
   auto disk = Disk::open(draft);
   if (!disk) return fail(disk.error());
   if (!*disk) return fail_errno(ENOENT, kWhat);
-  auto tree = open_tree(commit);
-  if (!tree) return fail(tree.error());
-  if (auto loaded = (*tree)->load((*tree)->root()); !loaded) return loaded;
   auto zones_folder = (*disk)->open_directory("");
   if (!zones_folder) return fail(zones_folder.error());
   Staging staging(*repository_, Disk(std::move(*zones_folder)), progress);

@@ -80,6 +80,12 @@ TEST_F(SeedS3, Requirement2_4_WithoutAWriteThereIsNeverAFolder) {
   tool("GET", "outputs/none");
   tool("DELETE", "outputs/none");
   tool("PUT", "skills/none", "bytes");
+  for (const char* path : {"outputs/f", "outputs/a/f"})
+    EXPECT_EQ(
+        daemon()
+            .ask("PUT", "/v1/sessions/task/files/" + std::string(path), "bytes", {{"If-Match", "\"x\""}})
+            .status,
+        412);
   EXPECT_ERRNO(ENOENT, ::unlink((of("task") / "outputs/none").c_str()));
   EXPECT_EQ(okcvm({"ls", "task", "outputs"}).exit_code, 0);
   ask("POST", "/v1/sessions/task/reset");

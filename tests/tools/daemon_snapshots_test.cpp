@@ -359,6 +359,18 @@ TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {
   EXPECT_EQ(ask("GET", "/v1/sessions").json()["sessions"].size(), 2u);
 }
 
+TEST_F(DaemonSnapshots, OfNothingBecomeSessionsWithoutAWorkspace) {
+  ASSERT_EQ(post("fork", {{"id", "copy"}}).status, 201);
+  EXPECT_FALSE(std::filesystem::exists(root_ / "state/workspaces/copy"));
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy/info").json()["materialized"], false);
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy/verify").json()["total"], 0);
+  EXPECT_EQ(stop(), 0);
+  start();
+  EXPECT_EQ(ask("GET", "/v1/health").json()["affected"].size(), 0u);
+  write(mount("copy") / "outputs/f", "one");
+  EXPECT_EQ(ask("POST", "/v1/sessions/copy/snapshots").json()["stats"]["files"], 1);
+}
+
 TEST_F(DaemonSnapshots, OfAnUnmountedSessionAreNotTakenForWhatIsThereNow) {
   write(file(), "one");
   const auto id = post("snapshots").json()["id"].get<std::string>();
