@@ -33,6 +33,9 @@ struct FileInfo {
   std::uint64_t inode = 0;
 };
 
+/// Asked between the steps of long work; false: give it up. The call then answers `busy`.
+using GoesOn = std::function<bool()>;
+
 /// What `info` says of the writable zones [S3]. All zero while nothing was written.
 struct WorkspaceInfo {
   std::uint64_t files = 0;
@@ -41,8 +44,13 @@ struct WorkspaceInfo {
   timespec last_modified{};
   bool materialized = false;  // the backing folder exists
 
-  /// Adds what stands in a zone.
+  /// Adds a zone, given its directory or why that cannot be opened: ENOENT before the first write. `busy` if
+  /// it is given up, `corrupt` if something else stands in the directory's place. Links are not followed.
+  Result<void> count_zone(Zone zone, Result<FileDescriptor> directory, const GoesOn& goes_on);
+
+ private:
   void count(const struct stat& status);
+  void note_change(const struct stat& status);
 };
 
 /// A regular file, open for reading at its start, and what that file is.
@@ -84,9 +92,6 @@ struct Listing {
   std::vector<FileInfo> entries;
   bool truncated = false;  // there are more
 };
-
-/// Asked between the steps of long work; false: give it up. The call then answers `busy`.
-using GoesOn = std::function<bool()>;
 
 /// The driver's operations by path instead of node, for requests that do not come through the kernel. Same
 /// zone rules, same change record, same laziness; permissions as the kernel would check them. Symbolic links

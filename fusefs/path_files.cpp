@@ -302,9 +302,35 @@ Result<RelPath> PathFiles::resolve(const Caller& caller, std::string_view path, 
   return found->path();
 }
 
+Result<void> WorkspaceInfo::count_zone(Zone zone, Result<FileDescriptor> directory, const GoesOn& goes_on) {
+  const std::string name(rule_of(zone).name);
+  if (!directory) {
+    const int error = directory.error().errno_value;
+    if (error == ENOENT) return {};
+    if (error != ENOTDIR && error != ELOOP) return explained(directory.error(), name);
+    return fail(Code::kCorrupt,
+                "on the host, what holds this part of the session is not a directory any more: move what "
+                "stands in its place away, then `okcvm unmount` and `okcvm load` the session",
+                name);
+  }
+  struct stat status {};
+  if (::fstat(directory->get(), &status) != 0) return explained(Error::plain(errno), name);
+  note_change(status);  // a removal changes nothing else
+  auto visited = visit_tree(std::move(*directory), [&](const struct stat& entry) {
+    count(entry);
+    return !goes_on || goes_on();
+  });
+  if (!visited && visited.error().code != Code::kBusy) return explained(visited.error(), name);
+  return visited;
+}
+
 void WorkspaceInfo::count(const struct stat& status) {
   ++(S_ISDIR(status.st_mode) ? directories : files);
   if (S_ISREG(status.st_mode)) bytes += static_cast<std::uint64_t>(status.st_size);
+  note_change(status);
+}
+
+void WorkspaceInfo::note_change(const struct stat& status) {
   if (std::pair(status.st_mtim.tv_sec, status.st_mtim.tv_nsec) >
       std::pair(last_modified.tv_sec, last_modified.tv_nsec))
     last_modified = status.st_mtim;
@@ -316,19 +342,10 @@ Result<WorkspaceInfo> PathFiles::info(const GoesOn& goes_on) {
   if (!folder && folder.error().errno_value == ENOENT) return info;
   if (!folder) return explained(folder.error(), {});
   info.materialized = true;
-  const auto count = [&](const struct stat& status) {
-    info.count(status);
-    return !goes_on || goes_on();
-  };
-  for (const auto& rule : kZoneRules) {
-    if (!rule.snapshotted) continue;
-    auto zone = workspace_.open_zone(rule.zone);
-    if (!zone && zone.error().errno_value == ENOENT) continue;  // not written yet
-    if (!zone) return explained(zone.error(), {});
-    auto visited = visit_tree(std::move(*zone), count);
-    if (!visited && visited.error().code == Code::kBusy) return fail(visited.error());
-    if (!visited) return explained(visited.error(), {});
-  }
+  for (const auto& rule : kZoneRules)
+    if (rule.snapshotted)
+      if (auto counted = info.count_zone(rule.zone, workspace_.open_zone(rule.zone), goes_on); !counted)
+        return fail(counted.error());
   return info;
 }
 

@@ -1,7 +1,10 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <array>
 
 #include "tests/seeds/seed_test.h"
 #include "tests/support/expect.h"
@@ -203,6 +206,43 @@ TEST_F(SeedS3, Requirement6_3_OfAnUnwrittenWorkspaceItIsEmpty) {
   for (const char* field : {"files", "directories", "bytes"}) EXPECT_EQ(now[field], 0) << field;
   EXPECT_EQ(now["last_modified"], nullptr);
   EXPECT_EQ(now["materialized"], false);
+}
+
+TEST_F(SeedS3, Requirement6_4_ARemovalIsAModification) {
+  const auto told = [&] { return info()["last_modified"].get<std::string>(); };
+  for (const char* name : {"f", "old"}) {
+    const auto file = of("task") / "outputs" / name;
+    write(file, "bytes");
+    const std::array<timespec, 2> long_ago{timespec{1'000'000'000, 0}, timespec{1'000'000'000, 0}};
+    EXPECT_OK(::utimensat(AT_FDCWD, file.c_str(), long_ago.data(), 0));
+  }
+  for (const char* name : {"f", "old"}) {
+    EXPECT_EQ(tool("DELETE", "outputs/" + std::string(name)).status, 200);
+    EXPECT_GT(told(), "2020");
+  }
+  const auto last = told();
+  ask("POST", "/v1/sessions/task/unmount");
+  EXPECT_EQ(told(), last);
+}
+
+TEST_F(SeedS3, Requirement6_5_WhatCannotBeCountedIsToldWithoutWhereItIsKept) {
+  write(of("task") / "outputs/f", "bytes");
+  std::filesystem::rename(workspace("task") / "outputs", workspace("task") / "away");
+  write(workspace("task") / "outputs", "no directory");
+  const auto expect_told = [] {
+    const auto answer = ask("GET", "/v1/sessions/task/info");
+    EXPECT_EQ(answer.code(), "corrupt");
+    EXPECT_THAT(answer.body, HasSubstr("okcvm load"));
+    EXPECT_THAT(answer.body, Not(HasSubstr("workspaces")));
+  };
+  expect_told();
+  ask("POST", "/v1/sessions/task/unmount");
+  expect_told();
+  std::filesystem::remove(workspace("task") / "outputs");
+  ask("POST", "/v1/sessions/task/mount");
+  EXPECT_EQ(info()["files"], 0);
+  write(of("task") / "outputs/f", "bytes");
+  EXPECT_EQ(info()["files"], 1);
 }
 
 TEST_F(SeedS3, Requirement7_1_AChildInheritsFromItsParent) {

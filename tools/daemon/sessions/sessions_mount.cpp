@@ -16,8 +16,7 @@
 namespace okcvm::daemon {
 namespace {
 
-/// What `info` says of a session that is not mounted, so that nothing can change meanwhile. Links are not
-/// followed.
+/// What `info` says of a session that is not mounted, so that nothing can change meanwhile.
 Result<fusefs::WorkspaceInfo> count_tree(const std::filesystem::path& workspace,
                                          const fusefs::GoesOn& goes_on) {
   fusefs::WorkspaceInfo info;
@@ -26,14 +25,11 @@ Result<fusefs::WorkspaceInfo> count_tree(const std::filesystem::path& workspace,
   info.materialized = true;
   for (const auto& rule : kZoneRules) {
     if (!rule.snapshotted) continue;
-    FileDescriptor zone(::open((workspace / rule.name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!zone && errno == ENOENT) continue;  // not written yet
-    if (!zone) return fail_errno(errno, "a zone cannot be looked into");
-    const auto counted = visit_tree(std::move(zone), [&](const struct stat& entry) {
-      info.count(entry);
-      return goes_on();
-    });
-    if (!counted) return fail(counted.error());
+    const auto place = workspace / rule.name;
+    FileDescriptor zone(::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    auto opened = zone ? Result<FileDescriptor>(std::move(zone)) : fail_errno(errno);
+    if (auto counted = info.count_zone(rule.zone, std::move(opened), goes_on); !counted)
+      return fail(counted.error());
   }
   return info;
 }
