@@ -341,7 +341,11 @@ TEST_F(DaemonSnapshots, BecomeSessionsOfTheirOwn) {
   ASSERT_EQ(::chown((mount("s1") / "outputs").c_str(), 1234, 1234), 0);
   const auto forked = post("fork", {{"id", "copy"}});
   ASSERT_EQ(forked.status, 201) << forked.body;
-  EXPECT_EQ(forked.json()["forked_from"]["session"], "s1");
+  const auto origin = forked.json()["forked_from"];
+  EXPECT_EQ(origin["session"], "s1");
+  EXPECT_EQ(origin["snapshot"], get("snapshots")["snapshots"][0]["id"]);
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy").json()["forked_from"], origin);
+  EXPECT_TRUE(ask("GET", "/v1/sessions/s1").json().at("forked_from").is_null());
   EXPECT_EQ(read(mount("copy") / "outputs/f"), "one");
   struct stat zone {};
   ASSERT_EQ(::stat((mount("copy") / "outputs").c_str(), &zone), 0);
@@ -367,6 +371,7 @@ TEST_F(DaemonSnapshots, OfNothingBecomeSessionsWithoutAWorkspace) {
   EXPECT_EQ(stop(), 0);
   start();
   EXPECT_EQ(ask("GET", "/v1/health").json()["affected"].size(), 0u);
+  EXPECT_EQ(ask("GET", "/v1/sessions/copy").json()["forked_from"]["session"], "s1");
   write(mount("copy") / "outputs/f", "one");
   EXPECT_EQ(ask("POST", "/v1/sessions/copy/snapshots").json()["stats"]["files"], 1);
 }

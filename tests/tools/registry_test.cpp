@@ -75,6 +75,7 @@ class RegistryTest : public ::testing::Test {
     record.device_id = "mac-1";
     record.git_url = "https://x/y";
     record.agent = "a1";
+    record.forked_from = daemon::ForkedFrom{"s0", "5e1f"};
     return record;
   }
 
@@ -98,6 +99,8 @@ TEST_F(RegistryTest, GivesBackWhatItWasTold) {
   EXPECT_EQ(record.git_url, "https://x/y");
   EXPECT_EQ(record.branch, std::nullopt);
   EXPECT_EQ(record.agent, "a1");
+  EXPECT_EQ(record.forked_from->session, "s0");
+  EXPECT_EQ(record.forked_from->snapshot, "5e1f");
 }
 
 TEST_F(RegistryTest, TakesAnIdOnce) {
@@ -279,6 +282,7 @@ TEST_F(RegistryTest, BringsTheSeedsDatabaseUpToDate) {
   const auto loaded = registry->load();
   ASSERT_EQ(loaded->sessions.size(), 1u);
   EXPECT_EQ(loaded->sessions.front().state, SessionPhase::kUnmounted);
+  EXPECT_FALSE(loaded->sessions.front().forked_from);
   EXPECT_EQ(time_text(loaded->sessions.front().created_at), "2025-01-02T03:04:05.678Z");
   EXPECT_EQ(registry->checkpoint(id_of("old"), "c")->data, "{}");
   EXPECT_EQ(time_text(from_milliseconds(loaded->sessions.front().last_used)), "2025-06-07T08:09:10.000Z");

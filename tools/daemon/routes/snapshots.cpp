@@ -175,10 +175,9 @@ Result<Response> fork_session(Exchange& exchange) {
   auto forked = sessions.fork(exchange.request.peer, *exchange.session, snapshot.value_or(""), id,
                               std::move(labels), exchange.request.progress);
   if (!forked) return fail(forked.error());
-  auto view = view_of_session(exchange.service, *forked->session);
-  view["forked_from"] = {{"session", exchange.session->id().text()}, {"snapshot", forked->snapshot.text()}};
-  auto response = json_response(view, 201);
-  response.headers.emplace_back("Location", "/v1/sessions/" + forked->session->id().text());
+  const auto& session = **forked;
+  auto response = json_response(view_of_session(exchange.service, session), 201);
+  response.headers.emplace_back("Location", "/v1/sessions/" + session.id().text());
   return response;
 }
 

@@ -93,6 +93,9 @@ Json view_of_session(const Service& service, const Session& session, bool counte
   view["workdir_fallback"] = Json();
   if (const auto& fallback = record.workdir_fallback)
     view["workdir_fallback"] = {{"requested", fallback->requested}, {"reason", fallback->reason}};
+  view["forked_from"] = Json();
+  if (const auto& origin = record.forked_from)
+    view["forked_from"] = {{"session", origin->session}, {"snapshot", origin->snapshot}};
   view["passthrough"] = statistics.passthrough;
   view["snapshots"] = session.store() ? "on" : sessions.config().snapshots ? "unavailable" : "off";
   view["survives_daemon"] = survives(service, statistics);

@@ -24,11 +24,12 @@ constexpr std::array kStates{
 constexpr std::string_view kColumns =
     "user_id, created_at, updated_at, metadata, owner_uid, owner_gid, root_mode, state, last_used, "
     "skills, workdir, workdir_policy, fallback_requested, fallback_reason, task, device_id, git_url, "
-    "branch, head_checkpoint, agent";
+    "branch, head_checkpoint, agent, forked_session, forked_snapshot";
 
 /// The values of kColumns, in that order; `metadata` holds the labels.
 void bind_record(Database::Statement& statement, const SessionRecord& record, std::string_view metadata) {
   const auto& fallback = record.workdir_fallback;
+  const auto& origin = record.forked_from;
   statement.bind(std::to_string(record.owner_uid))
       .bind(time_text(record.created_at))
       .bind(time_text(time_now()))
@@ -48,7 +49,9 @@ void bind_record(Database::Statement& statement, const SessionRecord& record, st
       .bind_optional(record.git_url)
       .bind_optional(record.branch)
       .bind_optional(record.head_checkpoint)
-      .bind_optional(record.agent);
+      .bind_optional(record.agent)
+      .bind_optional(origin ? std::optional(origin->session) : std::nullopt)
+      .bind_optional(origin ? std::optional(origin->snapshot) : std::nullopt);
 }
 
 std::optional<std::string> optional_text(const Database::Statement& row, int column) {
@@ -115,6 +118,7 @@ Result<SessionRecord> record_of(const Database::Statement& row) {
   record.branch = optional_text(row, 18);
   record.head_checkpoint = optional_text(row, 19);
   record.agent = optional_text(row, 20);
+  if (!row.is_null(21)) record.forked_from = ForkedFrom{row.text(21), row.text(22)};
   return record;
 }
 
@@ -139,7 +143,7 @@ Result<void> Registry::insert(const SessionRecord& record, const std::optional<A
   auto transaction = Database::Transaction::begin(*database_);
   if (!transaction) return fail(transaction.error());
   const std::string sql = "INSERT INTO sessions (thread_id, " + std::string(kColumns) +
-                          ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+                          ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
   auto statement = database_->prepare(sql);
   if (!statement) return fail(statement.error());
   statement->bind(record.id.text());
@@ -169,7 +173,7 @@ Result<void> Registry::update(const SessionRecord& record) {
   if (!metadata) return fail(metadata.error());
   const std::string sql =
       "UPDATE sessions SET (" + std::string(kColumns) +
-      ") = (coalesce(user_id, ?),?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) WHERE thread_id = ?";
+      ") = (coalesce(user_id, ?),?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) WHERE thread_id = ?";
   auto statement = database_->prepare(sql);
   if (!statement) return fail(statement.error());
   bind_record(*statement, record, *metadata);

@@ -29,6 +29,12 @@ struct WorkdirFallback {
   std::string reason;
 };
 
+/// What a session was made of: ids, of what may be gone by now.
+struct ForkedFrom {
+  std::string session;
+  std::string snapshot;
+};
+
 /// What the registry knows of a session.
 struct SessionRecord {
   explicit SessionRecord(SessionId session_id) : id(std::move(session_id)) {}
@@ -51,6 +57,7 @@ struct SessionRecord {
   std::optional<std::string> git_url;
   std::optional<std::string> branch;
   std::optional<std::string> head_checkpoint;
+  std::optional<ForkedFrom> forked_from;
 };
 
 struct AgentRecord {

@@ -66,6 +66,9 @@ constexpr std::array kSteps{
     R"(CREATE INDEX checkpoints_listed ON checkpoints
          (thread_id, id, checkpoint_id, parent_checkpoint_id, snapshot_id, created_at);)",
     R"(CREATE INDEX agents_by_thread ON agents (thread_id, id);)",
+    // What a fork was made of.
+    R"(ALTER TABLE sessions ADD COLUMN forked_session TEXT;
+       ALTER TABLE sessions ADD COLUMN forked_snapshot TEXT;)",
 };
 
 Result<std::size_t> version_of(Database& database) {

@@ -191,15 +191,11 @@ class Sessions final {
   Result<snapshots::RestoreResult> restore(Session& session, const std::optional<std::string>& snapshot,
                                            const std::vector<RelPath>& paths, const Caller& caller,
                                            bool dry_run, const snapshots::Progress& progress);
-  struct Forked {
-    SessionPointer session;
-    snapshots::SnapshotId snapshot;
-  };
   /// An empty snapshot means what is there now, of which one is taken first: `busy` of an unmounted session.
-  Result<Forked> fork(const Peer& peer, Session& source, const std::string& snapshot,
-                      const std::optional<std::string>& id,
-                      std::optional<std::map<std::string, std::string>> labels,
-                      const snapshots::Progress& progress);
+  Result<SessionPointer> fork(const Peer& peer, Session& source, const std::string& snapshot,
+                              const std::optional<std::string>& id,
+                              std::optional<std::map<std::string, std::string>> labels,
+                              const snapshots::Progress& progress);
 
   // -- Checkpoints
   /// Without a parent, the head becomes it. `not_found` if there is no such parent.

@@ -114,10 +114,10 @@ Result<snapshots::RestoreResult> Sessions::restore(Session& session,
   return restored;
 }
 
-Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const std::string& snapshot,
-                                        const std::optional<std::string>& wanted_id,
-                                        std::optional<std::map<std::string, std::string>> labels,
-                                        const snapshots::Progress& progress) {
+Result<SessionPointer> Sessions::fork(const Peer& peer, Session& source, const std::string& snapshot,
+                                      const std::optional<std::string>& wanted_id,
+                                      std::optional<std::map<std::string, std::string>> labels,
+                                      const snapshots::Progress& progress) {
   if (!peer.may_use(source.owner())) return no_such_session();
   auto store = store_of(source);
   if (!store) return fail(store.error());
@@ -162,6 +162,7 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
       mount->changes_count_from(copied->id.text());
     }
     record.state = SessionPhase::kMounted;
+    record.forked_from = ForkedFrom{source.id().text(), copied->id.text()};
     if (auto saved = save(session, record); !saved) return fail(saved.error());
     return copied;
   }();
@@ -174,7 +175,7 @@ Result<Sessions::Forked> Sessions::fork(const Peer& peer, Session& source, const
     return fail(forked.error());
   }
   tell(session, "session", "created");
-  return Forked{entry->session, forked->id};
+  return entry->session;
 }
 
 }  // namespace okcvm::daemon
