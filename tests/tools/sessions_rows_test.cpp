@@ -76,6 +76,34 @@ TEST_F(SessionRows, WithASkillThatCannotBeAreMountedWithoutIt) {
   EXPECT_TRUE(mounts_.shown("s"));
 }
 
+TEST_F(SessionRows, WithASkillThatLeftTheRegistryAreAffectedUntilTheyShowIt) {
+  const auto skills = top_ / "skills";
+  auto& session = create("s");
+  for (const char* skill : {"a", "b"}) {
+    std::filesystem::create_directory(skills / skill);
+    ASSERT_TRUE(sessions_->load_skill(session, skill));
+    std::filesystem::remove(skills / skill);
+  }
+  EXPECT_THAT(sessions_->affected(), IsEmpty()) << "it shows them still";
+  start();
+  auto affected = sessions_->affected();
+  ASSERT_THAT(affected, SizeIs(1));
+  EXPECT_THAT(affected[0].reason, ::testing::HasSubstr("skills a, b"));
+  auto& again = **sessions_->find(root_, "s");
+  std::filesystem::create_directory(skills / "a");
+  sessions_->renew_skills();
+  EXPECT_THAT(mounts_.shown("s")->skills, ::testing::ElementsAre("a"));
+  affected = sessions_->affected();
+  ASSERT_THAT(affected, SizeIs(1));
+  EXPECT_THAT(affected[0].reason, ::testing::HasSubstr("skills b"));
+  ASSERT_TRUE(sessions_->unmount(again, false));
+  EXPECT_THAT(sessions_->affected(), IsEmpty());
+  ASSERT_TRUE(sessions_->mount(again));
+  EXPECT_THAT(sessions_->affected(), SizeIs(1));
+  ASSERT_TRUE(sessions_->unload_skill(again, "b"));
+  EXPECT_THAT(sessions_->affected(), IsEmpty());
+}
+
 TEST_F(SessionRows, WithAWorkdirWhoseFileSystemDoesNotAnswerAreMountedWithoutIt) {
   const auto workdir = top_ / "projects/p";
   std::filesystem::create_directory(workdir);

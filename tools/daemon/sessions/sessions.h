@@ -92,8 +92,9 @@ class Sessions final {
   void count_all_as_used();
 
   struct Affected {
-    /// Anew, or as far as that one goes; kCleared: somebody removed the files, or made a session of them.
-    enum class Until : std::uint8_t { kMounted, kRestored, kDeleted, kCleared };
+    /// Anew, or as far as that one goes; kShown: the mount has its skills, or ends; kCleared: somebody
+    /// removed the files, or made a session of them.
+    enum class Until : std::uint8_t { kMounted, kRestored, kShown, kDeleted, kCleared };
     SessionId id;
     uid_t owner;
     std::string reason;
@@ -258,7 +259,7 @@ class Sessions final {
   Result<void> note_phase(Session& session, SessionPhase phase);
   void begin_mount(Session& session, std::shared_ptr<fusefs::SessionMount> mount, bool was_taken_over,
                    std::optional<WorkdirFallback> unbound) EXCLUDES(totals_mutex_);
-  void end_mount(Session& session, const fusefs::SessionMount& mount) EXCLUDES(totals_mutex_);
+  void end_mount(Session& session, const fusefs::SessionMount& mount) EXCLUDES(mutex_, totals_mutex_);
   void open_store(Session& session);
   void reopen_store(Session& session);
   Result<bool> note_deletion(Session& session);
@@ -269,6 +270,7 @@ class Sessions final {
 
   // sessions_skills.cpp
   Result<void> show_skill(Session& session, const Name& name, Result<FileDescriptor> directory);
+  void note_missing_skills(const Session& session) EXCLUDES(mutex_);
 
   // sessions_start.cpp
   void end_kept(const SessionId& id);

@@ -68,8 +68,6 @@ Result<fusefs::MountConfig> Sessions::mount_config(const Session& session, bool 
     // A skill that left the registry must not keep its sessions from being mounted.
     if (auto directory = name ? skills_.open(*name) : fail(name.error()))
       config.skills.push_back({*name, std::move(*directory)});
-    else
-      log_warning("session {}: skill {} is not in the registry any more", record.id.text(), skill);
   }
   if (record.workdir) {
     auto opened = workdirs_.reopen(*record.workdir, record.owner_uid, record.owner_gid);
@@ -168,6 +166,7 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   fault_point("session.kept");
   begin_mount(session, std::move(*mount), is_taken_over, std::move(unbound));
   note_unbound(session);
+  note_missing_skills(session);
   return {};
 }
 
@@ -189,6 +188,7 @@ void Sessions::end_mount(Session& session, const fusefs::SessionMount& mount) {
   const MutexLock lock(totals_mutex_);
   ended_.add_counters(mount.statistics());
   session.set_mount(nullptr);
+  forget_affected(session.id(), Affected::Until::kShown);
 }
 
 MountTotals Sessions::mount_totals() const {

@@ -14,6 +14,22 @@
 
 namespace okcvm::daemon {
 
+/// Tells of the loaded skills that a mounted session does not show; of none any more, if it shows them all.
+void Sessions::note_missing_skills(const Session& session) {
+  const auto mount = session.mount();
+  if (!mount) return;
+  std::string missing;
+  for (const auto& skill : session.record().skills)
+    if (const auto name = Name::parse(skill); !name || !mount->shows_skill(*name))
+      missing += (missing.empty() ? "" : ", ") + skill;
+  forget_affected(session.id(), Affected::Until::kShown);
+  if (missing.empty()) return;
+  note_affected(session,
+                "the registry does not have its skills " + missing +
+                    " any more: put them back there, or `okcvm skill unload` them",
+                Affected::Until::kShown);
+}
+
 Result<bool> Sessions::load_skill(Session& session, const std::string& skill) {
   auto name = Name::parse(skill);
   if (!name) return fail(name.error());
@@ -52,7 +68,11 @@ Result<void> Sessions::show_skill(Session& session, const Name& name, Result<Fil
   const auto mount = session.mount();
   if (!mount) return {};
   if (!directory) return mount->shows_skill(name) ? Result<void>() : fail(directory.error());
-  if (!mount->shows_skill(name)) return mount->load_skill({name, std::move(*directory)});
+  if (!mount->shows_skill(name)) {
+    auto loaded = mount->load_skill({name, std::move(*directory)});
+    if (loaded) note_missing_skills(session);
+    return loaded;
+  }
   auto renewed = mount->renew_skill({name, std::move(*directory)});
   if (!renewed) return fail(renewed.error());
   if (*renewed) log_info("session {}: skill {} is another directory now", session.id().text(), name.text());
@@ -95,6 +115,7 @@ Result<void> Sessions::unload_skill(Session& session, const std::string& skill) 
     if (!unloaded && unloaded.error().code != Code::kNotFound) return unloaded;
     mount->set_metadata(metadata_file_of(session.record()));
   }
+  note_missing_skills(session);
   events_.publish("skill", session.id().text(), session.owner(),
                   {EventHub::text("action", "unloaded"), EventHub::text("skill", skill)});
   return {};
