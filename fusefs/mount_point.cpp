@@ -108,10 +108,13 @@ Result<FileDescriptor> prepare_mount_point(const std::filesystem::path& path) {
     return fail(Code::kNotFound, "the mount root does not exist: make it or set --mount-root");
   if (!is_made && errno != EEXIST) return fail_errno(errno, "cannot make the mount point");
   if (!is_made && is_mount_point(path))
-    return fail(Code::kBusy, "something is mounted on the mount point already");
+    return fail(Code::kBusy,
+                "something else is mounted on the mount point: unmount that, then try again (okcvm load)");
   FileDescriptor place(::open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!place || (!is_made && !directory_is_empty(ProcPath(place.get()).c_str())))
-    return fail(Code::kBusy, "the mount point is not an empty directory");
+    return fail(
+        Code::kBusy,
+        "the mount point is not an empty directory: move what is there away, then try again (okcvm load)");
   return place;
 }
 

@@ -256,7 +256,10 @@ Result<OpenedFile> PathFiles::open_once(const Caller& caller, const RelPath& pat
   if (S_ISDIR(entry.attributes.st_mode))
     return fail(Error{Code::kInvalidRequest, EISDIR, "this is a directory", path.text()});
   if (!S_ISREG(entry.attributes.st_mode))
-    return fail(Code::kInvalidRequest, "this is not a regular file", path.text());
+    return fail(
+        Code::kInvalidRequest,
+        "this is a FIFO, a socket or a device: only regular files can be read, and directories listed",
+        path.text());
   if (!may(caller, entry.attributes, R_OK))
     return fail(Code::kForbidden, "this user may not read the file", path.text());
   opened = entry.id;

@@ -106,6 +106,10 @@ TEST_F(SeedS3, Requirement3_2_ReadFile) {
   write(of("task") / "outputs/f", bytes);
   EXPECT_EQ(tool("GET", "outputs/f").body, bytes);
   EXPECT_EQ(tool("GET", "outputs/none").code(), "not_found");
+  EXPECT_OK(::mkfifo((of("task") / "outputs/p").c_str(), 0644));
+  const auto refused = tool("GET", "outputs/p");
+  EXPECT_EQ(refused.code(), "invalid_request");
+  EXPECT_THAT(refused.body, HasSubstr("only regular files can be read"));
 }
 
 TEST_F(SeedS3, Requirement3_3_ListFiles) {

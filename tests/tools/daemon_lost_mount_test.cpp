@@ -1,6 +1,7 @@
 // Mounts that are taken away from outside.
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <sys/mount.h>
 
 #include <filesystem>
@@ -75,6 +76,26 @@ TEST_F(LostMounts, TheRunTimeDirectoryThatWasLostIsMadeAnewForRootAlone) {
   fs::remove_all(root_ / "run/sessions");
   create({{"id", "s2"}});
   EXPECT_EQ(mode_of(root_ / "run/sessions"), 0700u);
+}
+
+TEST_F(LostMounts, SayWhatToDoAboutWhatIsInTheirPlace) {
+  const auto refused = [&](const char* next) {
+    const auto answer = ask("POST", "/v1/sessions/s1/mount");
+    EXPECT_EQ(answer.code(), "busy");
+    EXPECT_THAT(answer.body, ::testing::HasSubstr(next));
+    EXPECT_THAT(answer.body, ::testing::HasSubstr("okcvm load"));
+    EXPECT_THAT(answer.body, ::testing::Not(::testing::HasSubstr("state")));
+  };
+  ASSERT_EQ(ask("POST", "/v1/sessions/s1/unmount").status, 200);
+  fs::create_directory(mount("s1"));
+  write(mount("s1") / "precious", "bytes");
+  refused("move");
+  ASSERT_EQ(::mount("none", mount("s1").c_str(), "tmpfs", 0, nullptr), 0);
+  refused("unmount");
+  ASSERT_EQ(::umount2(mount("s1").c_str(), 0), 0);
+  EXPECT_EQ(read(mount("s1") / "precious"), "bytes");
+  fs::remove(mount("s1") / "precious");
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/mount").status, 200);
 }
 
 TEST_F(LostMounts, AreNotTheNextOnesOfTheirName) {
