@@ -103,6 +103,15 @@ TEST_F(SessionVerbs, ListIsATableForPeopleAndJsonForPrograms) {
   EXPECT_EQ(okcvm("list --json").json(), (json{{"sessions", {kSession}}}));
 }
 
+TEST_F(SessionVerbs, ListCutsLabelsThatWouldNotFitATerminal) {
+  auto session = kSession;
+  session["labels"] = {{"note", "日本" + std::string(4096, 'x')}};
+  answer_with({{"sessions", {session}}});
+  const auto table = okcvm("list").out;
+  EXPECT_THAT(table, HasSubstr("  note=日本xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…  /mnt/okcvm-12ab34cd\n"));
+  EXPECT_EQ(okcvm("list --json").json(), (json{{"sessions", {session}}}));
+}
+
 TEST_F(SessionVerbs, ListOfMoreThanTheDaemonTellsAtOnceIsComplete) {
   const auto session = [](const char* id, const char* used) {
     return json{{"id", id}, {"last_used_at", used}};

@@ -11,6 +11,8 @@ namespace okcvm::cli::run {
 
 namespace {
 
+constexpr std::size_t kMostOfLabels = 40;  // columns of a table
+
 /// Copies an option's value into the request under the API's name, if it was given.
 void copy_option(const Context& context, Json& body, const char* option, const char* field) {
   if (auto value = context.args().option(option)) body[field] = *value;
@@ -212,7 +214,7 @@ Outcome<void> list(Context& context) {
                age(text_in(session, "last_used_at"), std::time(nullptr)),
                joined(list_in(session, "skills"), "-"),
                text_in(session, "agent").empty() ? "-" : text_in(session, "agent"),
-               label_text(session).empty() ? "-" : label_text(session), text_in(session, "mount")});
+               or_dash(shortened(label_text(session), kMostOfLabels)), text_in(session, "mount")});
   return context.print(table.text());
 }
 

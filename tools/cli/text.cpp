@@ -26,19 +26,31 @@ bool is_control(char32_t point) {
          is_in(0x2028, 0x202E) || is_in(0x2066, 0x2069);
 }
 
-/// Columns that visible text takes in a terminal: two for wide characters, none for combining ones.
-std::size_t columns(std::string_view text) {
+struct Fitting {
+  std::size_t bytes = 0;
+  std::size_t columns = 0;
+};
+
+/// As much of a visible text as takes at most so many columns in a terminal: two for wide characters, none
+/// for combining ones.
+Fitting fitting(std::string_view text, std::size_t most) {
   static const locale_t unicode = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
   const locale_t former = unicode ? ::uselocale(unicode) : nullptr;
-  std::size_t count = 0;
-  while (!text.empty()) {
-    const auto character = utf8_character(text);
+  Fitting fit;
+  while (fit.bytes < text.size()) {
+    const auto character = utf8_character(text.substr(fit.bytes));
     const int width = character && unicode ? ::wcwidth(static_cast<wchar_t>(character->code_point)) : 1;
-    count += width < 0 ? 1 : static_cast<std::size_t>(width);
-    text.remove_prefix(character ? character->size : 1);
+    const std::size_t taken = width < 0 ? 1 : static_cast<std::size_t>(width);
+    if (taken > most - fit.columns) break;
+    fit.columns += taken;
+    fit.bytes += character ? character->size : 1;
   }
   if (former) ::uselocale(former);
-  return count;
+  return fit;
+}
+
+std::size_t columns(std::string_view text) {
+  return fitting(text, text.npos).columns;
 }
 
 }  // namespace
@@ -63,6 +75,12 @@ std::string visible(std::string_view text, bool lines) {
     }
   }
   return shown;
+}
+
+std::string shortened(std::string_view text, std::size_t most) {
+  const auto shown = visible(text);
+  if (fitting(shown, most).bytes == shown.size()) return shown;
+  return shown.substr(0, fitting(shown, most - 1).bytes) + "…";
 }
 
 std::string visible_json(std::string_view json) {

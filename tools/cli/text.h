@@ -11,6 +11,9 @@ namespace okcvm::cli {
 /// session may do to a terminal. With `lines`, newlines and tabs stay as they are.
 std::string visible(std::string_view text, bool lines = false);
 
+/// The visible text, cut where it takes more columns of a terminal; an ellipsis is its last one then.
+std::string shortened(std::string_view text, std::size_t most);
+
 /// JSON that says the same, with what visible() writes otherwise as \uNNNN; line ends stay.
 std::string visible_json(std::string_view json);
 
