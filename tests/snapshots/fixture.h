@@ -78,6 +78,7 @@ class SnapshotTest : public ::testing::Test {
   std::filesystem::path in(std::string_view path) const { return workspace() / path; }
   snapshots::StoreConfig config() const {
     snapshots::StoreConfig config{repository(), workspace()};
+    config.created_at = {1'000'000'000, 0};
     if (writes_ahead_) config.much = 0;
     return config;
   }

@@ -333,7 +333,7 @@ TEST_F(RestoreTest, AZoneIsAsBeforeItsFirstChange) {
   EXPECT_EQ(differences->front().path.text(), "outputs");
   restore(nothing);
   EXPECT_EQ(run_script("stat -c %a:%u:%g:%Y outputs; getfattr outputs", workspace()).output,
-            "755:0:0:978307200\n");
+            "755:0:0:1000000000\n");
   ASSERT_TRUE(store().undo(hooks(), nullptr));
   expect_same(full, manifest());
 }
