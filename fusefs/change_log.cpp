@@ -125,7 +125,9 @@ Result<std::unique_ptr<ChangeLog>> ChangeLog::open(Config config) {
   MutexLock lock(log->mutex_);
   if (log->config_.start == Start::kTakeOver) {
     if (auto there = log->find_records(); !there) return fail(there.error());
-    log->resting_exists_ = std::filesystem::exists(log->config_.resting);
+    // One that cannot be looked at counts as there: the first change takes it away, or says that it cannot.
+    std::error_code unknown;
+    log->resting_exists_ = std::filesystem::exists(log->config_.resting, unknown) || unknown;
     log->drop_damaged();
     log->distrust_unrecorded();
     return log;

@@ -155,6 +155,18 @@ TEST_F(DaemonLives, TakeNoMoreThreadsOnceTheyRest) {
 }
 
 /// Somebody who kills says nothing of the next daemon.
+TEST_F(DaemonLives, GoOnWhereTheRecordOfASessionsChangesCannotBeLookedAt) {
+  start({"--keeper"});
+  for (const char* id : {"a", "b"}) create({{"id", id}});
+  std::filesystem::create_directories(root_ / "state/changes");
+  std::filesystem::create_symlink("a", root_ / "state/changes/a");  // ELOOP
+  kill_daemon();
+  ASSERT_TRUE(comes_true([&] { return ask("GET", "/v1/health").status == 200; }));
+  EXPECT_EQ(ask("GET", "/v1/health").json()["status"], "ok");
+  for (const char* id : {"a", "b"}) write(mount(id) / "outputs/f", "bytes");
+  EXPECT_FALSE(std::filesystem::is_symlink(root_ / "state/changes/a")) << "what is not true any more";
+}
+
 TEST_F(DaemonLives, OutliveManyDaemonsThatAreKilledBeforeTheyAreReady) {
   start({"--keeper"});
   create({{"id", "s1"}});

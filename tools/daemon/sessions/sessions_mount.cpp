@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <exception>
 #include <filesystem>
+#include <string>
 
 #include "fusefs/session_mount.h"
 #include "policy/fault.h"
@@ -129,7 +131,9 @@ std::optional<snapshots::Snapshot> Sessions::lost_workspace(const Session& sessi
   return std::move(newest->front());
 }
 
-Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
+/// An exception, as for lack of memory, is an error like any other: a mount that is kept must not stay
+/// unserved.
+Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) try {
   open_store(session);
   // What is written now would be lost when the restore is settled.
   if (!session.store() && snapshots::is_half_restored(store_config(session.record())))
@@ -168,6 +172,8 @@ Result<void> Sessions::attach(Session& session, FileDescriptor kept_device) {
   note_unbound(session);
   note_missing_skills(session);
   return {};
+} catch (const std::exception& error) {
+  return fail(Code::kInternal, std::string("it cannot be mounted: ") + error.what());
 }
 
 /// After a call that is refused, which leaves everything as it was.

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <future>
 #include <system_error>
 #include <thread>
@@ -23,13 +24,19 @@ constexpr std::chrono::milliseconds kFirstRetry{50};
 constexpr std::chrono::milliseconds kLongestRetries{3000};  // of all sessions together: a start must end
 constexpr std::chrono::milliseconds kMoment{500};
 
-/// Runs `work` for every index below `count` on a few threads; returns when all are done. `work` does not
-/// throw.
+/// Runs `work` for every index below `count` on a few threads; returns when all are done. One that throws, as
+/// for lack of memory, keeps no other from being done.
 template <typename Work>
 void for_each_at_once(std::size_t count, Work work) {
   std::atomic<std::size_t> next{0};
   const auto run = [&]() noexcept {
-    for (auto index = next.fetch_add(1); index < count; index = next.fetch_add(1)) work(index);
+    for (auto index = next.fetch_add(1); index < count; index = next.fetch_add(1)) {
+      try {
+        work(index);
+      } catch (const std::exception& error) {
+        log_error("a session was not started, or stopped, to the end: {}", error.what());
+      }
+    }
   };
   std::vector<std::thread> threads;
   try {
@@ -44,6 +51,16 @@ void for_each_at_once(std::size_t count, Work work) {
 std::string_view id_in(std::string_view mount_name) {
   constexpr std::string_view kPrefix = "okcvm-";
   return mount_name.starts_with(kPrefix) ? mount_name.substr(kPrefix.size()) : std::string_view();
+}
+
+/// As far as the folder can be read.
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> paths;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    paths.push_back(entry->path());
+  return paths;
 }
 
 /// Whether a name is one that Sessions::put_away() gives: ".<milliseconds>.<number>" is its end.
@@ -204,8 +221,8 @@ std::vector<std::filesystem::path> Sessions::folders_put_away() const {
   for (const auto& bin : {config_.state_dir / "discarded", config_.state_dir / "workspaces" / kOwnBin,
                           config_.state_dir / "snapshots" / kOwnBin, config_.state_dir / "changes" / kOwnBin})
     if (std::filesystem::is_directory(std::filesystem::symlink_status(bin, ignored)))
-      for (const auto& entry : std::filesystem::directory_iterator(bin, ignored))
-        if (is_put_away(entry.path().filename().string())) folders.push_back(entry.path());
+      for (auto& path : entries_of(bin))
+        if (is_put_away(path.filename().string())) folders.push_back(std::move(path));
   return folders;
 }
 
@@ -230,9 +247,8 @@ void Sessions::tell_of_unknown(std::map<std::string, FileDescriptor> devices,
     if (!known.contains(name))
       note_unknown(*id, "its mount, which was kept, is let go", Affected::Until::kDeleted);
   }
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(config_.state_dir / "workspaces", ignored))
-    if (auto id = SessionId::parse(entry.path().filename().string()); id && !known.contains(id->text()))
+  for (const auto& path : entries_of(config_.state_dir / "workspaces"))
+    if (auto id = SessionId::parse(path.filename().string()); id && !known.contains(id->text()))
       note_unknown(*id, "its files are kept in the state directory", Affected::Until::kCleared);
 }
 
@@ -284,7 +300,11 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
   const auto last_try = std::chrono::steady_clock::now() + kLongestRetries;
   for_each_at_once(returning.size(), [&](std::size_t i) {
     auto& [session, device, was_lost] = returning[i];
-    bring_back(*session, std::move(device), was_lost, last_try);
+    try {
+      bring_back(*session, std::move(device), was_lost, last_try);
+    } catch (const std::exception& error) {
+      note_affected(*session, std::string("it could not be brought back: ") + error.what());
+    }
   });
   remove_meanwhile(std::move(left));  // not before: programs in the mounts were waiting
   return {};

@@ -1,0 +1,57 @@
+// What keeps a daemon from starting, or a session from being there, and what does not.
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <new>
+#include <string>
+
+#include "tests/support/broken_listing.h"
+#include "tests/tools/fake_mounts.h"
+
+namespace okcvm::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class SessionsStart : public SessionsOnFakes {};
+
+TEST_F(SessionsStart, TakesOverOnceThereIsMemoryForIt) {
+  create("s");
+  int tries = 0;
+  mounts_.at_take_over = [&]() -> Result<void> {
+    if (++tries < 3) throw std::bad_alloc();
+    return {};
+  };
+  mounts_.at_mount = [] { return Result<void>(fail(Code::kBusy, "its files are open")); };
+  std::map<std::string, FileDescriptor> kept;
+  kept.emplace("s", open_file("/dev/null", O_RDWR));
+  start(std::move(kept));
+  EXPECT_EQ(tries, 3);
+  EXPECT_TRUE(mounts_.shown("s"));
+  EXPECT_THAT(sessions_->affected(), IsEmpty());
+}
+
+TEST_F(SessionsStart, TellsOfSessionsForWhichThereIsNoMemory) {
+  for (const char* id : {"a", "b"}) create(id);
+  mounts_.at_mount = []() -> Result<void> { throw std::bad_alloc(); };
+  start();
+  const auto affected = sessions_->affected();
+  ASSERT_THAT(affected, SizeIs(2));
+  EXPECT_THAT(affected[0].reason, HasSubstr("could not be mounted"));
+}
+
+TEST_F(SessionsStart, GoesOnWhereAFolderCannotBeReadToTheEnd) {
+  const auto workspaces = top_ / "state/workspaces", discarded = top_ / "state/discarded";
+  for (const auto& folder : {workspaces, discarded}) std::filesystem::create_directories(folder);
+  const BrokenListing unknown(workspaces, "unknown"), put_away(discarded, "s.1600000000000.0");
+  start();
+  const auto affected = sessions_->affected();
+  ASSERT_THAT(affected, SizeIs(1));
+  EXPECT_EQ(affected[0].id.text(), "unknown");
+}
+
+}  // namespace
+}  // namespace okcvm::test
