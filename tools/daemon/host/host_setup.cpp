@@ -26,6 +26,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tools/daemon/host/bounded_asking.h"
 #include "tools/daemon/host/log.h"
 
 namespace okcvm::daemon {
@@ -193,8 +194,11 @@ Result<void> make_directories(const Options& options) {
     if (auto made = make_own_directory(row.path, row.mode, row.links); !made) return made;
   if (auto usable = check_device_numbers(options.state_dir / "workspaces"); !usable) return usable;
   for (const auto& skills : options.skills_dirs)
-    if (skills.parent_path() == options.state_dir)
-      if (auto made = make_own_directory(skills, 0755, Links::kFollowed); !made) return made;
+    if (skills.parent_path() == options.state_dir) {
+      const auto made = BoundedAsking().ask(
+          skills, kAnswerTimeout, [skills] { return make_own_directory(skills, 0755, Links::kFollowed); });
+      if (made && !*made) return *made;
+    }
   return {};
 }
 

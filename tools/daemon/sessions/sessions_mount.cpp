@@ -70,6 +70,9 @@ Result<fusefs::MountConfig> Sessions::mount_config(const Session& session, bool 
     // A skill that left the registry must not keep its sessions from being mounted.
     if (auto directory = name ? skills_.open(*name) : fail(name.error()))
       config.skills.push_back({*name, std::move(*directory)});
+    else
+      log_warning("session {}: it is mounted without the skill {}: {}", record.id.text(), skill,
+                  directory.error().message);
   }
   if (record.workdir) {
     auto opened = workdirs_.reopen(*record.workdir, record.owner_uid, record.owner_gid);

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <map>
 #include <string_view>
 #include <system_error>
@@ -17,6 +19,7 @@ namespace okcvm::daemon {
 namespace {
 
 constexpr std::size_t kMaxDescription = 500;
+constexpr std::chrono::milliseconds kListTimeout{10000};
 
 std::string_view without_blanks(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r";
@@ -75,37 +78,57 @@ bool is_shown_in(const std::filesystem::path& path, const std::filesystem::path&
          std::none_of(rest, path.end(), [](const auto& part) { return is_hidden(part.string()); });
 }
 
-}  // namespace
+using Folders = std::vector<std::filesystem::path>;
+
+bool is_shown_in_one(const std::filesystem::path& path, const Folders& folders) {
+  return std::any_of(folders.begin(), folders.end(), [&](const auto& folder) {
+    std::error_code error;
+    const auto real = std::filesystem::canonical(folder, error);
+    return !error && is_shown_in(path, real);
+  });
+}
 
 /// Who may write to a registry, as to a repository that it is a clone of, must not thereby choose what of the
 /// host is shown: a link may lead into the registries only.
-FileDescriptor SkillRegistry::open_skill(const std::filesystem::path& path) const {
-  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-  FileDescriptor skill(::open(path.c_str(), kFlags | O_NOFOLLOW));
-  if (skill || (errno != ENOTDIR && errno != ELOOP)) return skill;
-  skill = FileDescriptor(::open(path.c_str(), kFlags));
-  if (!skill) return skill;
+Result<FileDescriptor> open_skill(const std::filesystem::path& folder, const std::string& name,
+                                  const Folders& folders) {
+  FileDescriptor skill(::open((folder / name).c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (skill) return skill;
+  if (errno != ENOTDIR && errno != ELOOP) return fail_errno(errno);
+  skill = FileDescriptor(::open((folder / name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!skill) return fail_errno(errno);
   const auto place = kernel_path(skill.get());
-  if (!place) return FileDescriptor();
-  const bool is_inside = std::any_of(folders_.begin(), folders_.end(), [&](const auto& folder) {
-    std::error_code error;
-    const auto real = std::filesystem::canonical(folder, error);
-    return !error && is_shown_in(*place, real);
-  });
-  return is_inside ? std::move(skill) : FileDescriptor();
+  if (!place) return fail(place.error());
+  if (!is_shown_in_one(*place, folders)) return fail_errno(ENOENT);
+  return skill;
+}
+
+std::vector<SkillInfo> skills_in(const std::filesystem::path& folder, const Folders& folders) {
+  std::vector<SkillInfo> skills;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    auto name = entry->path().filename().string();
+    if (is_hidden(name)) continue;
+    if (const auto skill = open_skill(folder, name, folders))
+      skills.push_back({std::move(name), description_of(skill->get())});
+  }
+  return skills;
+}
+
+}  // namespace
+
+SkillRegistry::SkillRegistry(std::vector<std::filesystem::path> folders) : paths_(std::move(folders)) {
+  for (const auto& path : paths_) folders_.push_back({path, {}});
 }
 
 std::vector<SkillInfo> SkillRegistry::list() const {
   std::map<std::string, SkillInfo> found;
-  for (const auto& folder : folders_) {
-    std::error_code error;
-    for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-         entry.increment(error)) {
-      const auto name = entry->path().filename().string();
-      if (is_hidden(name) || found.contains(name)) continue;
-      const auto skill = open_skill(entry->path());
-      if (skill) found.emplace(name, SkillInfo{name, description_of(skill.get())});
-    }
+  for (const auto& [folder, asking] : folders_) {
+    auto there = asking.ask(folder, kListTimeout,
+                            [folder = folder, folders = paths_] { return skills_in(folder, folders); });
+    if (!there) continue;
+    for (auto& skill : *there) found.try_emplace(skill.name, std::move(skill));
   }
   std::vector<SkillInfo> skills;
   skills.reserve(found.size());
@@ -114,13 +137,20 @@ std::vector<SkillInfo> SkillRegistry::list() const {
 }
 
 Result<FileDescriptor> SkillRegistry::open(const Name& name) const {
+  bool is_late = false;
   if (!is_hidden(name.text()))
-    for (const auto& folder : folders_) {
-      errno = 0;
-      if (auto skill = open_skill(folder / name.text()); skill) return skill;
-      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
-        return fail_errno(errno, "the skill cannot be opened");
+    for (const auto& [folder, asking] : folders_) {
+      auto skill = asking.ask(folder / name.text(), kAnswerTimeout,
+                              [folder = folder, name = name.text(), folders = paths_] {
+                                return open_skill(folder, name, folders);
+                              });
+      if (skill && *skill) return std::move(*skill);
+      is_late = is_late || !skill;
+      const int error = skill ? skill->error().errno_value : 0;
+      if (error == EMFILE || error == ENFILE || error == ENOMEM)
+        return fail_errno(error, "the skill cannot be opened");
     }
+  if (is_late) return fail(Code::kBusy, "the file system of the skills does not answer: try again later");
   return fail(Code::kNotFound, "no such skill: okcvm skills lists them", "skills/" + name.text());
 }
 

@@ -15,6 +15,7 @@
 
 #include "policy/proc_path.h"
 #include "policy/workdir_rule.h"
+#include "tools/daemon/host/bounded_asking.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/sessions/owner_files.h"
 #include "tools/daemon/sessions/peer.h"
@@ -41,6 +42,13 @@ std::string made_real(const std::filesystem::path& path) {
   return absolute.lexically_normal().string();
 }
 
+/// As it is named where its file system does not answer: the daemon is to serve all the same.
+std::string made_real_in_time(const std::filesystem::path& path) {
+  return BoundedAsking()
+      .ask(path, kAnswerTimeout, [path] { return made_real(path); })
+      .value_or(std::filesystem::absolute(path).lexically_normal().string());
+}
+
 }  // namespace
 
 Workdirs::Workdirs(const std::vector<std::string>& allowed_roots,
@@ -48,8 +56,8 @@ Workdirs::Workdirs(const std::vector<std::string>& allowed_roots,
                    const std::filesystem::path& mount_root)
     : mount_root_(made_real(mount_root)),
       mount_prefix_((std::filesystem::path(mount_root_) / "okcvm-").string()) {
-  for (const auto& root : allowed_roots) allowed_roots_.push_back(made_real(root));
-  for (const auto& tree : own_trees) own_trees_.push_back(made_real(tree));
+  for (const auto& root : allowed_roots) allowed_roots_.push_back(made_real_in_time(root));
+  for (const auto& tree : own_trees) own_trees_.push_back(made_real_in_time(tree));
   for (const auto& root : allowed_roots_) {
     const auto below = check_workdir(root + "/any", WorkdirRule{allowed_roots_, own_trees_, {}});
     if (!below) log_warning("--workdir-allow-root {} allows nothing: {}", root, below.error().message);

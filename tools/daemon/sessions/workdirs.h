@@ -19,8 +19,9 @@ struct HostUser;
 /// daemon's. Thread-safe.
 class Workdirs final {
  public:
-  /// The roots and own trees are made real here; those that do not exist are taken as they are. Below the
-  /// mount root there may be workdirs, but no part of it is in one.
+  /// The roots and own trees are made real here; those that do not exist, or whose file system does not
+  /// answer within some seconds, are taken as they are. Below the mount root there may be workdirs, but no
+  /// part of it is in one.
   Workdirs(const std::vector<std::string>& allowed_roots, const std::vector<std::filesystem::path>& own_trees,
            const std::filesystem::path& mount_root);
 
