@@ -1,8 +1,10 @@
 // A folder of skills on a file system that does not answer, as a network's.
 
 #include <gmock/gmock.h>
+#include <sys/syscall.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -26,7 +28,29 @@ class HungSkills : public DaemonFixture {
     return {"--skills-dir",         root_ / "skills", "--skills-dir",
             root_ / "state/skills", "--skills-dir",   root_ / "net/skills"};
   }
+  /// Whether a thread of the daemon is within a system call of this number.
+  bool is_within(long number) {
+    const auto wanted = std::to_string(number) + " ";
+    for (const auto& thread : fs::directory_iterator("/proc/" + std::to_string(keeper_pid()) + "/task")) {
+      std::string line;
+      std::getline(std::ifstream(thread.path() / "syscall"), line);
+      if (line.starts_with(wanted)) return true;
+    }
+    return false;
+  }
 };
+
+TEST_F(HungSkills, KeepNeitherTheDaemonNorItsEndWaiting) {
+  start(options());
+  create({{"id", "s1"}});
+  const UnservedMount hung(root_ / "net");
+  add_skill("new", "of which inotify tells");
+  ASSERT_TRUE(comes_true([&] { return is_within(SYS_inotify_add_watch); }));
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/skills", R"({"name":"new"})").status, 201);
+  EXPECT_EQ(ask("POST", "/v1/sessions/s1/skills", R"({"name":"none"})").code(), "busy");
+  EXPECT_EQ(ask("GET", "/v1/skills").json()["skills"].size(), 2u);
+  EXPECT_EQ(stop(), 0);
+}
 
 TEST_F(HungSkills, KeepNoDaemonFromStarting) {
   start(options());

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -19,6 +18,7 @@
 #include "tools/daemon/host/host_setup.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/host/service_manager.h"
+#include "tools/daemon/http/one_at_a_time.h"
 #include "tools/daemon/http/server.h"
 #include "tools/daemon/http/worker_pool.h"
 #include "tools/daemon/routes/metrics.h"
@@ -147,13 +147,6 @@ void give_back_memory() {
   if ((resident - shared) * page > memory.uordblks + memory.hblkhd + kMostKept) ::malloc_trim(0);
 }
 
-/// Tells when something comes to a name in these folders. One that was replaced itself is told of from the
-/// next call on.
-void watch_folders(int watch, const std::vector<std::filesystem::path>& folders) {
-  for (const auto& folder : folders)
-    ::inotify_add_watch(watch, folder.c_str(), IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);
-}
-
 /// The running daemon: timers and signals around the server.
 class Running {
  public:
@@ -194,21 +187,14 @@ class Running {
   Result<bool> serve(FileDescriptor control) {
     if (auto heard = hear_signals(); !heard) return fail(heard.error());
     if (teller_.is_open()) watch_teller();
-    if (registry_.is_open()) watch_registry();
+    if (registry_.is_open()) {
+      sessions_.skills().watch(registry_.native_handle());
+      watch_registry();
+    }
     if (auto served = server_.serve(std::move(control)); !served) return fail(served.error());
     if (const auto interval = manager_.watch_interval()) keep_watch(*interval);
-    every(minute_, std::chrono::minutes(1), [this] {
-      sessions_.save_uses();
-      sessions_.try_again();
-      sessions_.forget_unknown();
-      sessions_.renew_skills();  // of those that no folder tells of
-      if (registry_.is_open()) watch_folders(registry_.native_handle(), options_.skills_dirs);
-      look_for_keeper();
-      give_back_memory();
-    });
-    if (options_.session_ttl_days > 0)
-      every(
-          clean_, kCleanEvery, [this] { clean_old(kCleanEvery); }, kFirstCleanAfter);
+    every(minute_, std::chrono::minutes(1), minutes_work_);
+    if (options_.session_ttl_days > 0) every(clean_, kCleanEvery, cleaning_, kFirstCleanAfter);
     manager_.ready("serving " + options_.socket.string());
     log_info("okcvmd {} serves {} (pid {}, mounts kept by {})", OKCVM_VERSION, options_.socket.string(),
              ::getpid(), manager_.kept_by());
@@ -285,18 +271,28 @@ class Running {
     });
   }
 
+  void do_minutes_work() {
+    sessions_.save_uses();
+    sessions_.try_again();
+    sessions_.forget_unknown();
+    renewal_.post();  // of skills that no folder tells of
+    look_for_keeper();
+    give_back_memory();
+  }
+
+  /// The folders' file systems may be slow.
+  void renew_skills() {
+    if (registry_.is_open()) sessions_.skills().watch(registry_.native_handle());
+    sessions_.renew_skills();
+  }
+
   void watch_registry() {
-    watch_folders(registry_.native_handle(), options_.skills_dirs);
     registry_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
       if (error) return;
       std::array<char, 4096> events{};
       while (::read(registry_.native_handle(), events.data(), events.size()) > 0) {
       }
-      if (!is_renewing_.exchange(true))
-        workers_.post([this] {
-          is_renewing_ = false;
-          sessions_.renew_skills();
-        });
+      renewal_.post();
       watch_registry();
     });
   }
@@ -309,12 +305,12 @@ class Running {
     });
   }
 
-  void every(asio::steady_timer& timer, std::chrono::seconds interval, std::function<void()> work,
+  void every(asio::steady_timer& timer, std::chrono::seconds interval, OneAtATime& work,
              std::optional<std::chrono::seconds> first = {}) {
     timer.expires_after(first.value_or(interval));
-    timer.async_wait([this, &timer, interval, work = std::move(work)](error_code error) {
+    timer.async_wait([this, &timer, interval, &work](error_code error) {
       if (error) return;
-      workers_.post(work);
+      work.post();
       every(timer, interval, work);
     });
   }
@@ -330,11 +326,13 @@ class Running {
   Service service_;  // answers that nobody waited for, which end with the I/O context, hold its turns
   asio::io_context io_{1};
   WorkerPool workers_;
+  OneAtATime minutes_work_{workers_, [this] { do_minutes_work(); }};
+  OneAtATime cleaning_{workers_, [this] { clean_old(kCleanEvery); }};
+  OneAtATime renewal_{workers_, [this] { renew_skills(); }};
   Server server_;
   asio::posix::stream_descriptor signals_;
   asio::posix::stream_descriptor teller_;
   asio::posix::stream_descriptor registry_;  // inotify(7) on the folders of skills
-  std::atomic<bool> is_renewing_{false};
   asio::steady_timer watch_;
   asio::steady_timer minute_;
   asio::steady_timer clean_;

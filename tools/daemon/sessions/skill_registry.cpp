@@ -1,6 +1,7 @@
 #include "tools/daemon/sessions/skill_registry.h"
 
 #include <fcntl.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <system_error>
 
@@ -152,6 +154,15 @@ Result<FileDescriptor> SkillRegistry::open(const Name& name) const {
     }
   if (is_late) return fail(Code::kBusy, "the file system of the skills does not answer: try again later");
   return fail(Code::kNotFound, "no such skill: okcvm skills lists them", "skills/" + name.text());
+}
+
+void SkillRegistry::watch(int inotify) const {
+  for (const auto& [folder, asking] : folders_) {
+    const auto own = std::make_shared<const FileDescriptor>(::fcntl(inotify, F_DUPFD_CLOEXEC, 0));
+    asking.ask(folder, kAnswerTimeout, [own, folder = folder] {
+      return ::inotify_add_watch(own->get(), folder.c_str(), IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);
+    });
+  }
 }
 
 }  // namespace okcvm::daemon

@@ -28,6 +28,9 @@ class SkillRegistry final {
   std::vector<SkillInfo> list() const;
   /// The skill's directory. `not_found`; `busy` where it may be in a folder that does not answer.
   Result<FileDescriptor> open(const Name& name) const;
+  /// Has inotify(7) tell when something comes to a name in the folders. One that was replaced itself is told
+  /// of from the next call on.
+  void watch(int inotify) const;
 
  private:
   struct Folder {
