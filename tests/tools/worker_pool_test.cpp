@@ -4,7 +4,9 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <future>
 
 namespace okcvm::daemon {
 namespace {
@@ -27,6 +29,15 @@ TEST(WorkerPool, RunsEverythingThoughTheHostHasNoMoreThreads) {
     std::_Exit(ran == 3 ? 0 : 1);
   };
   EXPECT_EXIT(run_some(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(WorkerPool, WaitsForWorkThatHangsOnlyForSoLong) {
+  WorkerPool workers(1);
+  std::promise<void> answer;
+  workers.post([answered = answer.get_future().share()] { answered.wait(); });
+  EXPECT_FALSE(workers.finish_within(std::chrono::milliseconds(1)));
+  answer.set_value();
+  EXPECT_TRUE(workers.finish_within(std::chrono::hours(1)));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
 #include <fstream>
+#include <memory>
 
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/host/host_setup.h"
@@ -36,7 +37,8 @@ constexpr std::chrono::seconds kLongestCleanAtStop{30};
 constexpr std::chrono::hours kFirstCleanAfter{
     1};  // where daemons are replaced daily, none lives to its second
 constexpr std::chrono::seconds kTimeoutAtStop{10};
-constexpr std::chrono::minutes kStopTimeout{2};  // TimeoutStopSec of the unit
+constexpr std::chrono::seconds kTimeoutOfWork{10};  // that was given up, or that nobody asked for
+constexpr std::chrono::minutes kStopTimeout{2};     // TimeoutStopSec of the unit
 constexpr std::chrono::seconds kTimeoutAtReplacement{kStopTimeout - kTimeoutAtStop};
 
 SessionsConfig sessions_config(const Options& options) {
@@ -182,6 +184,8 @@ class Running {
 
   /// What is in hand still needs the server.
   ~Running() { workers_.finish(); }
+  /// Waits for it, though not for ever. False: some of it goes on, and needs all that it uses.
+  bool finish_work() { return workers_.finish_within(kTimeoutOfWork); }
 
   /// Serves until a signal ends it. True: the mounts are to be left to the next daemon.
   Result<bool> serve(FileDescriptor control) {
@@ -338,6 +342,12 @@ class Running {
   asio::steady_timer clean_;
 };
 
+/// Some work goes on, as where its file system does not answer, and needs what a return would take away.
+[[noreturn]] void end_under_work() {
+  log_warning("okcvmd stopped before the end of some work, which most likely waits for a file system");
+  ::_exit(0);
+}
+
 Result<void> run(const Options& options, Backends backends) {
   if (auto fit = check_host(options); !fit) return fit;
   if (auto made = make_directories(options); !made) return made;
@@ -371,20 +381,20 @@ Result<void> run(const Options& options, Backends backends) {
   Sessions sessions(sessions_config(options), std::move(backends), std::move(*registry), events);
   if (auto started = sessions.start(std::move(inherited.devices)); !started) return started;
 
-  bool leave_mounts = false;
-  {
-    Running running(options, sessions, events, manager, telling_ends);
-    auto served = running.serve(std::move(control->socket));
-    if (!served) return fail(served.error());
-    leave_mounts = *served;
-    if (!leave_mounts && options.session_ttl_days > 0) running.clean_old(kLongestCleanAtStop);
-  }
+  auto running = std::make_unique<Running>(options, sessions, events, manager, telling_ends);
+  const auto served = running->serve(std::move(control->socket));
+  if (!served) return fail(served.error());
+  const bool leave_mounts = *served;
+  if (!leave_mounts && options.session_ttl_days > 0) running->clean_old(kLongestCleanAtStop);
+  const bool is_work_done = running->finish_work();
+  if (is_work_done) running.reset();
   if (leave_mounts) manager.let_reload_end();
   sessions.stop(leave_mounts);
   if (!leave_mounts && !control->is_units) {
     manager.forget_control();
     remove_socket(*control, options.socket);
   }
+  if (!is_work_done) end_under_work();
   return {};
 }
 

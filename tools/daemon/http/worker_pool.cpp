@@ -28,6 +28,14 @@ void WorkerPool::finish() {
   while (threads_ > 0) changed_.wait(mutex_);
 }
 
+bool WorkerPool::finish_within(std::chrono::milliseconds time) {
+  const MutexLock lock(mutex_);
+  ending_ = true;
+  changed_.notify_all();
+  const auto has_ended = [this]() REQUIRES(mutex_) { return threads_ == 0; };
+  return changed_.wait_for(mutex_, time, has_ended);
+}
+
 void WorkerPool::post(std::function<void()> work) {
   const MutexLock lock(mutex_);
   waiting_.push_back(std::move(work));

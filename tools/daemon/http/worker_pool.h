@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -17,8 +18,10 @@ class WorkerPool final {
   /// Throws std::system_error where the host has no thread for it.
   explicit WorkerPool(std::size_t most);
   ~WorkerPool() { finish(); }
-  /// Waits for what was posted. Nothing may be posted from then on.
+  /// Waits for what was posted. Nothing may be posted from then on, but by that.
   void finish() EXCLUDES(mutex_);
+  /// The same, but not for longer than this. False: some of it goes on.
+  bool finish_within(std::chrono::milliseconds time) EXCLUDES(mutex_);
 
   /// `work` must not throw.
   void post(std::function<void()> work) EXCLUDES(mutex_);
