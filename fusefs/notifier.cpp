@@ -4,6 +4,7 @@
 
 #include <climits>
 #include <cstring>
+#include <exception>
 #include <iterator>
 #include <system_error>
 #include <utility>
@@ -92,9 +93,14 @@ bool Notifier::tell_next(Waiting waiting) {
     }
   }
   const auto late = times_late();
-  const Told told = tell(std::move(messages), waiting);
-  const bool is_late = waiting == Waiting::kShort && times_late() != late;
-  if (!is_late && notices.back().then) notices.back().then(told);
+  bool is_late = false;
+  try {
+    const Told told = tell(std::move(messages), waiting);
+    is_late = waiting == Waiting::kShort && times_late() != late;
+    if (!is_late && notices.back().then) notices.back().then(told);
+  } catch (const std::exception&) {  // for lack of memory
+    was_late();
+  }
   const MutexLock lock(mutex_);
   if (is_late)
     queue_.insert(queue_.begin(), std::move_iterator(notices.begin()), std::move_iterator(notices.end()));

@@ -18,8 +18,10 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <list>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -97,7 +99,7 @@ struct ServedLine {
   std::string mount_point;
   std::atomic<bool> is_telling = false;
 
-  void serve() {
+  void serve() try {
     std::vector<std::byte> bytes(Teller::kMost);
     for (;;) {
       const auto [size, device] = Message(bytes).receive(socket.get());
@@ -107,6 +109,7 @@ struct ServedLine {
       is_telling = false;
       if (::send(socket.get(), &told, 1, MSG_NOSIGNAL) != 1) return;
     }
+  } catch (const std::bad_alloc&) {  // it ends as if there were no thread for it
   }
 
   /// Of a mount without a daemon: the notice that is waiting keeps its device open, and whoever it waits for
@@ -142,15 +145,15 @@ struct ServedLine {
     auto [size, end] = Message(path).receive(kSocket);
     if (size == 0) break;
     if (!end) continue;
-    auto line = std::make_shared<ServedLine>();
-    line->socket = std::move(end);
-    line->mount_point.assign(reinterpret_cast<const char*>(path.data()), size);
-    lines.remove_if([](const auto& other) { return other.expired(); });
-    lines.push_back(line);
     try {
+      auto line = std::make_shared<ServedLine>();
+      line->socket = std::move(end);
+      line->mount_point.assign(reinterpret_cast<const char*>(path.data()), size);
+      lines.remove_if([](const auto& other) { return other.expired(); });
+      lines.push_back(line);
       std::thread([line = std::move(line)] { line->serve(); }).detach();
-    } catch (const std::system_error&) {
-      // No thread can be had: the line ends here, and who opened it writes by himself.
+    } catch (const std::exception&) {
+      // No thread or memory can be had: the line ends here, and who opened it writes by himself.
     }
   }
   if (!is_kept)

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -132,6 +133,24 @@ TEST(NotifierTest, TheKernelIsWaitedForWithoutATellerOnceNobodyKeepsTheMounts) {
     if (!told.get()) return 4;
     const std::array<NodeId, 1> links{kRootNode};
     return notifier.links_now(links) ? 0 : 5;
+  });
+  EXPECT_EQ(daemon.join(), 0);
+}
+
+TEST(NotifierTest, GoesOnWhereThereIsNoMemoryForWhatComesAfterwards) {
+  const test::ScratchDirectory scratch("notifier");
+  ChildProcess daemon([&](ChildProcess&) {
+    auto state = SessionState::open(scratch / "state", scratch / "going", Start::kAnew);
+    const FileDescriptor device(::open((scratch / "device").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!state || !device) return 1;
+    Notifier notifier;
+    notifier.start(device.get(), scratch.path(), **state);
+    std::atomic<bool> is_told = false;
+    notifier.after_changes_in(kRootNode, [] { throw std::bad_alloc(); });
+    notifier.after_changes_in(kRootNode, [&] { is_told = true; });
+    notifier.drain();
+    if (!is_told) return 2;
+    return notifier.times_late() == 1 ? 0 : 3;  // the next daemon is to know
   });
   EXPECT_EQ(daemon.join(), 0);
 }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <future>
+#include <new>
 
 namespace okcvm::daemon {
 namespace {
@@ -29,6 +30,14 @@ TEST(WorkerPool, RunsEverythingThoughTheHostHasNoMoreThreads) {
     std::_Exit(ran == 3 ? 0 : 1);
   };
   EXPECT_EXIT(run_some(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(WorkerPool, GoesOnAfterWorkThatThrows) {
+  WorkerPool workers(1);
+  std::promise<void> ran;
+  workers.post([] { throw std::bad_alloc(); });
+  workers.post([&] { ran.set_value(); });
+  ran.get_future().wait();
 }
 
 TEST(WorkerPool, WaitsForWorkThatHangsOnlyForSoLong) {

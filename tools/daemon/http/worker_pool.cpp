@@ -1,8 +1,11 @@
 #include "tools/daemon/http/worker_pool.h"
 
 #include <chrono>
+#include <exception>
 #include <system_error>
 #include <thread>
+
+#include "tools/daemon/host/log.h"
 
 namespace okcvm::daemon {
 namespace {
@@ -64,7 +67,11 @@ void WorkerPool::run() {
     auto work = std::move(waiting_.front());
     waiting_.pop_front();
     mutex_.unlock();
-    work();
+    try {
+      work();
+    } catch (const std::exception& error) {
+      log_error("a piece of work was given up: {}", error.what());
+    }
     work = nullptr;
     mutex_.lock();
   }

@@ -23,7 +23,7 @@ class WorkerPool final {
   /// The same, but not for longer than this. False: some of it goes on.
   bool finish_within(std::chrono::milliseconds time) EXCLUDES(mutex_);
 
-  /// `work` must not throw.
+  /// What `work` throws, as for lack of memory, is written to the log.
   void post(std::function<void()> work) EXCLUDES(mutex_);
 
  private:
