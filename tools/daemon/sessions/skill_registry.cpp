@@ -16,6 +16,8 @@
 
 #include "policy/proc_path.h"
 #include "policy/utf8.h"
+#include "tools/daemon/sessions/directory_steps.h"
+#include "tools/daemon/sessions/owner_files.h"
 
 namespace okcvm::daemon {
 namespace {
@@ -91,18 +93,21 @@ bool is_shown_in_one(const std::filesystem::path& path, const Folders& folders) 
 }
 
 /// Who may write to a registry, as to a repository that it is a clone of, must not thereby choose what of the
-/// host is shown: a link may lead into the registries only.
+/// host is shown: a link may lead into the registries only. What it leads to is asked nothing before that is
+/// known.
 Result<FileDescriptor> open_skill(const std::filesystem::path& folder, const std::string& name,
                                   const Folders& folders) {
   FileDescriptor skill(::open((folder / name).c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (skill) return skill;
   if (errno != ENOTDIR && errno != ELOOP) return fail_errno(errno);
-  skill = FileDescriptor(::open((folder / name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!skill) return fail_errno(errno);
-  const auto place = kernel_path(skill.get());
+  const FileDescriptor directory(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return fail_errno(errno);
+  const auto found = find_by_steps(directory, name);
+  if (!found) return fail(found.error());
+  const auto place = kernel_path(found->get());
   if (!place) return fail(place.error());
   if (!is_shown_in_one(*place, folders)) return fail_errno(ENOENT);
-  return skill;
+  return open_at(found->get(), ".", O_RDONLY | O_DIRECTORY);
 }
 
 std::vector<SkillInfo> skills_in(const std::filesystem::path& folder, const Folders& folders) {
