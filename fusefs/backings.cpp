@@ -86,7 +86,9 @@ void Backings::settle() {
 
 void Backings::keep(NodeId id) {
   not_kept_any_more(id);
-  kept_at_[id.value] = kept_.insert(kept_.end(), id);
+  std::list<NodeId> place{id};  // first: it may need memory
+  kept_at_[id.value] = place.begin();
+  kept_.splice(kept_.end(), place);
   ++kept_in_all;
 }
 

@@ -50,12 +50,13 @@ Result<std::shared_ptr<const Directory>> Directories::open(NodeId id) {
   directory->volume = node->key.volume;
 
   std::shared_ptr<const Directory> evicted;  // closed after the lock is released
+  std::list<std::uint64_t> age{id.value};    // first: it may need memory
   MutexLock lock(mutex_);
   const auto [entry, inserted] = cached_.try_emplace(id.value);
   if (!inserted) return entry->second.directory;
-  ages_.push_front(id.value);
   entry->second.directory = directory;
-  entry->second.age = ages_.begin();
+  entry->second.age = age.begin();
+  ages_.splice(ages_.begin(), age);
   if (cached_.size() > kCapacity) {
     const auto oldest = cached_.find(ages_.back());
     evicted = std::move(oldest->second.directory);

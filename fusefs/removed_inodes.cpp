@@ -23,7 +23,9 @@ void RemovedInodes::hold(NodeId id, FileDescriptor inode) {
   const bool takes_too_many = !may_be_held(inode);
   MutexLock lock(mutex_);
   former = take(id);
-  held_[id.value] = {std::move(inode), ages_.insert(ages_.end(), id)};
+  std::list<NodeId> age{id};  // first: it may need memory
+  held_[id.value] = {std::move(inode), age.begin()};
+  ages_.splice(ages_.end(), age);
   if (++held_in_all > kMostInAll || held_.size() > kMost || takes_too_many) oldest = take(ages_.front());
 }
 

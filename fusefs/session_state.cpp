@@ -174,12 +174,17 @@ SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fac
       continue;
     }
     record.unique.store(~std::uint64_t{0});
-    record.fact = fact;
+    std::atomic_ref(record.fact).store(fact, std::memory_order_relaxed);
     record.references.store(0, std::memory_order_relaxed);
     record.unique.store(unique, std::memory_order_release);
     fault_point("change.begun");
     return {this, slot};
   }
+}
+
+/// Who has the change under way may note another one meanwhile.
+std::uint64_t SessionState::fact_of(std::uint32_t slot) const {
+  return std::atomic_ref(header().changes[slot].fact).load(std::memory_order_relaxed);
 }
 
 std::uint64_t* SessionState::Change::fact() const {
@@ -290,20 +295,20 @@ std::unordered_set<std::uint64_t> SessionState::handed_out() const {
 
 bool SessionState::has_unclaimed() const {
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
-    if (slots_[slot].inherited && header().changes[slot].fact) return true;
+    if (slots_[slot].inherited && fact_of(slot)) return true;
   return false;
 }
 
 std::vector<std::uint64_t> SessionState::old_facts() const {
   std::vector<std::uint64_t> facts;
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
-    if (const auto fact = header().changes[slot].fact; slots_[slot].is_old && fact) facts.push_back(fact);
+    if (const auto fact = fact_of(slot); slots_[slot].is_old && fact) facts.push_back(fact);
   return facts;
 }
 
 void SessionState::forget_unclaimed() {
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
-    if (header().changes[slot].fact && slots_[slot].inherited.exchange(false)) finish(slot);
+    if (fact_of(slot) && slots_[slot].inherited.exchange(false)) finish(slot);
 }
 
 // -- Counters

@@ -151,6 +151,7 @@ class SessionState {
   StateHeader& header() const;
   FileRecord* find_file(FileId id) const REQUIRES(mutex_);
   void finish(std::uint32_t slot);
+  std::uint64_t fact_of(std::uint32_t slot) const;
   std::atomic<std::uint64_t>& reference_at(std::uint32_t slot, std::uint32_t index) const;
 
   mutable Mutex mutex_;

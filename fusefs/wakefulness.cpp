@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <system_error>
+#include <exception>
 #include <thread>
 
 #include "policy/file_descriptor.h"
@@ -39,8 +39,9 @@ void Wakefulness::start() try {
   if (!running_) std::thread([this] { run(); }).detach();
   running_ = true;
   changed_.notify_one();
-} catch (const std::system_error&) {
-  // No thread could be made: requests take longer, and the next one tries again.
+} catch (const std::exception&) {
+  // No thread could be made, or there is no memory for one: requests take longer, and the next one tries
+  // again.
 }
 
 void Wakefulness::run() {

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <exception>
-#include <system_error>
 #include <thread>
 
 #include "tools/daemon/host/log.h"
@@ -48,7 +47,8 @@ void WorkerPool::post(std::function<void()> work) {
   }
   try {
     start_thread();
-  } catch (const std::system_error&) {  // the host has no more threads: those that run will come to it
+  } catch (
+      const std::exception&) {  // the host has no more threads, or memory: those that run will come to it
   }
 }
 

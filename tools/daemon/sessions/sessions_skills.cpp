@@ -25,8 +25,8 @@ void Sessions::note_missing_skills(const Session& session) {
   forget_affected(session.id(), Affected::Until::kShown);
   if (missing.empty()) return;
   note_affected(session,
-                "the registry does not have its skills " + missing +
-                    " any more: put them back there, or `okcvm skill unload` them",
+                "the registry does not show its skills " + missing +
+                    ": put them back there, or `okcvm skill unload` them",
                 Affected::Until::kShown);
 }
 
