@@ -154,7 +154,6 @@ TEST_F(DaemonLives, TakeNoMoreThreadsOnceTheyRest) {
       << threads();  // one each, and its own
 }
 
-/// Somebody who kills says nothing of the next daemon.
 TEST_F(DaemonLives, GoOnWhereTheRecordOfASessionsChangesCannotBeLookedAt) {
   start({"--keeper"});
   for (const char* id : {"a", "b"}) create({{"id", id}});
@@ -167,6 +166,7 @@ TEST_F(DaemonLives, GoOnWhereTheRecordOfASessionsChangesCannotBeLookedAt) {
   EXPECT_FALSE(std::filesystem::is_symlink(root_ / "state/changes/a")) << "what is not true any more";
 }
 
+/// Somebody who kills says nothing of the next daemon.
 TEST_F(DaemonLives, OutliveManyDaemonsThatAreKilledBeforeTheyAreReady) {
   start({"--keeper"});
   create({{"id", "s1"}});
