@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "fusefs/kernel_knowledge.h"
@@ -25,6 +27,10 @@ constexpr std::chrono::microseconds kDense{60};
 constexpr std::chrono::nanoseconds kForListedByte{12};
 // A thread that shares the turn looks at least so often: others may have the processor meanwhile.
 constexpr int kLooks = 64;
+// A program that waits for an answer asks again before it had the processor for so long. Who has it for
+// longer has other things to do.
+constexpr std::chrono::microseconds kOthersTurn{500};
+constexpr std::chrono::milliseconds kCrowdedFor{100};
 // A program that made the kernel forget an inode, as by unlink(2), makes its next request as soon.
 constexpr std::chrono::microseconds kSetAside{4};
 
@@ -126,20 +132,33 @@ class ShortMessage {
 /// each other at once.
 class Yielder {
  public:
-  void operator()() {
+  /// Answers how long they had it.
+  std::chrono::nanoseconds operator()() {
     if (looks_without_ > 0) {
       --looks_without_;
-      return;
+      return {};
     }
     const auto before = Clock::now();
     ::sched_yield();
-    if (Clock::now() - before < kNobodyTookIt) looks_without_ = 4;
+    const auto away = Clock::now() - before;
+    if (away < kNobodyTookIt) looks_without_ = 4;
+    return away;
   }
 
  private:
   static constexpr std::chrono::nanoseconds kNobodyTookIt{2500};
   int looks_without_ = 0;
 };
+
+/// Whether more threads want to run than there are processors (proc(5), /proc/loadavg).
+bool is_crowded() {
+  const FileDescriptor file(::open("/proc/loadavg", O_RDONLY | O_CLOEXEC));
+  std::array<char, 64> text{};
+  unsigned runnable = 0;
+  return file && ::read(file.get(), text.data(), text.size() - 1) > 0 &&
+         std::sscanf(text.data(), "%*s %*s %*s %u/", &runnable) == 1 &&
+         runnable > std::thread::hardware_concurrency();
+}
 
 }  // namespace
 
@@ -312,13 +331,16 @@ ssize_t Channel::read_device(Reader& reader, Wait& wait) {
   int looks = 0;
   for (; size < 0 && errno == EAGAIN && !stopped_; size = look(reader)) {
     // While requests come one after the other the next is waited for awake; the program that makes them may
-    // share this processor. When it has other things to do, we must not be in its way.
-    const auto waited = Clock::now() - since;
+    // share this processor. When it has other things to do, we must not be in its way. Nor where others want
+    // the processor as well: the scheduler would give it to them once a request comes, as we had our share.
+    const auto now = Clock::now();
+    const auto waited = now - since;
     const bool patient =
-        waited < reader.spin_time || (turn_.is_shared() && (waited < kDense || ++looks < kLooks));
+        now >= reader.crowded_until &&
+        (waited < reader.spin_time || (turn_.is_shared() && (waited < kDense || ++looks < kLooks)));
     if (patient) {
       wait = std::max(wait, Wait::kAwake);
-      yield();
+      if (yield() > kOthersTurn && is_crowded()) reader.crowded_until = Clock::now() + kCrowdedFor;
     } else if (const ssize_t given = before_rest(reader); given > 0) {
       return given;
     } else if (turn_.retire()) {

@@ -51,7 +51,8 @@ struct Reader {
   };
   IoBuffer buffer;
   CpuFollower follower;
-  std::chrono::nanoseconds spin_time{};  // how long it waits awake for the next request
+  std::chrono::nanoseconds spin_time{};                   // how long it waits awake for the next request
+  std::chrono::steady_clock::time_point crowded_until{};  // before that it does not
   RequestRate rate;
   Handover::Seat seat;
   bool serving = false;  // a program's request
