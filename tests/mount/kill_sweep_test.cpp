@@ -427,6 +427,24 @@ TEST_F(LostForget, DoesNotKeepWhatIsRemovedLater) {
   }
 }
 
+TEST_F(LostForget, DoesNotKeepWhatADeadDaemonsRestoreTook) {
+  for (int n = 1;; ++n) {
+    SCOPED_TRACE("death at point " + std::to_string(n));
+    start();
+    const auto nodes = daemon_->ask("nodes");
+    write(outputs() / "file", "bytes");
+    arm("kill:" + std::to_string(n));
+    daemon_->ask("tell of outputs/file");
+    disarm();
+    const int deaths = takeovers_;
+    daemon_->ask("begin to take away outputs/file");
+    replace_daemon();
+    EXPECT_TRUE(comes_to_know(nodes)) << daemon_->ask("nodes") << " nodes, not " << nodes;
+    if (HasFailure() || deaths == 0) break;
+    ASSERT_LT(n, 100);
+  }
+}
+
 /// The kernel does not know that file yet.
 TEST_F(LostForget, IsNotThatOfAFileWithoutANameThatIsBeingMade) {
   replace_daemon();
