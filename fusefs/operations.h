@@ -317,6 +317,8 @@ class Operations {
   /// Counts and reports a refusal by the zone rules, and makes it the error.
   Unexpected deny(std::string_view operation, NodeId parent, const char* name, int errno_value);
   Result<Node> changeable(NodeId id, std::string_view operation);
+  Result<void> make_if_zone(const Node& node);
+  static Unexpected why_no_attributes(const Node& node, const Error& error);
 
   Entry entry_of(const Node& node, struct stat status);
   /// The attributes of a file that was mapped, once nobody can store to it any more.

@@ -187,14 +187,17 @@ Result<Node> Operations::changeable(NodeId id, std::string_view operation) {
   if (!node) return node;
   if (const int error = rule_of(node->zone).write_error)
     return deny(operation, node->parent, node->name.c_str(), error);
-  if (is_zone_directory(id) && node->zone != Zone::kWorkdir)
-    if (auto made = workspace_.materialize(node->zone); !made) return fail(made.error());
   return node;
+}
+
+Result<void> Operations::make_if_zone(const Node& node) {
+  return is_zone_directory(node.id) ? workspace_.materialize(node.zone) : Result<void>();
 }
 
 Result<Entry> Operations::set_attributes(const Request& request, NodeId id, const SetAttributes& wanted) {
   auto node = changeable(id, "setattr");
   if (!node) return fail(node.error());
+  if (auto made = make_if_zone(*node); !made) return fail(made.error());
   recorder_.record(*node, wanted.size ? ChangeKind::kContent : ChangeKind::kAttributes);
 
   auto file = attribute_file(*node);
@@ -364,14 +367,21 @@ Result<std::string> Operations::extended_attribute_names(NodeId id) {
   return allowed;
 }
 
+/// A zone that was not written yet has none that could be replaced or removed.
+Unexpected Operations::why_no_attributes(const Node& node, const Error& error) {
+  return error.errno_value == ENOENT && is_zone_directory(node.id) ? fail_errno(ENODATA) : fail(error);
+}
+
 Result<void> Operations::set_extended_attribute(const Request& request, NodeId id, const char* name,
                                                 std::span<const char> value, int flags) {
   auto node = changeable(id, "setxattr");
   if (!node) return fail(node.error());
   if (is_acl(name)) return set_acl(request, *node, name, value);
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
+  if (!(flags & XATTR_REPLACE))
+    if (auto made = make_if_zone(*node); !made) return made;
   auto file = attribute_file(*node);
-  if (!file) return fail(file.error());
+  if (!file) return why_no_attributes(*node, file.error());
   if (!may_still(request, node->zone, (*file)->get(), S_IWOTH)) return fail_errno(EACCES);
   if (!can_be_listed_with((*file)->get(), name)) return fail_errno(ENOSPC);
   recorder_.record(*node, ChangeKind::kAttributes);
@@ -390,6 +400,7 @@ Result<void> Operations::set_acl(const Request& request, const Node& node, std::
                                  std::span<const char> value) {
   const auto permissions = name == XATTR_NAME_POSIX_ACL_ACCESS ? mode_of_acl(value) : std::nullopt;
   if (!permissions) return fail_errno(EOPNOTSUPP);
+  if (auto made = make_if_zone(node); !made) return made;
   auto file = attribute_file(node);
   if (!file) return fail(file.error());
   struct stat status {};
@@ -422,7 +433,7 @@ Result<void> Operations::remove_extended_attribute(const Request& request, NodeI
   if (is_acl(name)) return {};  // there never is one
   if (!is_allowed_attribute(name)) return fail_errno(EOPNOTSUPP);
   auto file = attribute_file(*node);
-  if (!file) return fail(file.error());
+  if (!file) return why_no_attributes(*node, file.error());
   if (!may_still(request, node->zone, (*file)->get(), S_IWOTH)) return fail_errno(EACCES);
   recorder_.record(*node, ChangeKind::kAttributes);
   const bool was_there = request.may_have_run && request.noted == kAttributePresent;

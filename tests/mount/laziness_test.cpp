@@ -44,6 +44,9 @@ TEST_F(Laziness, RefusedWritesMakeNothing) {
   EXPECT_ERRNO(EPERM, ::symlink("/etc", (outputs() / "etc").c_str()));
   EXPECT_ERRNO(EPERM, ::mknod((outputs() / "null").c_str(), S_IFCHR | 0666, 259));
   EXPECT_ERRNO(ENAMETOOLONG, ::mkdir((outputs() / std::string(256, 'n')).c_str(), 0755));
+  EXPECT_ERRNO(EOPNOTSUPP, ::setxattr(outputs().c_str(), "trusted.a", "1", 1, 0));
+  EXPECT_ERRNO(ENODATA, ::setxattr(outputs().c_str(), "user.a", "1", 1, XATTR_REPLACE));
+  EXPECT_ERRNO(ENODATA, ::removexattr(outputs().c_str(), "user.a"));
   EXPECT_FALSE(there_is(session().workspace()));
 }
 
