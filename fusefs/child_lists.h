@@ -33,11 +33,10 @@ class ChildLists {
     links.parent = links.next = links.previous = 0;
   }
 
-  template <typename Visit>
-  void visit(std::uint32_t parent, const Visit& visit) const {
-    if (parent >= links_.size()) return;
-    for (std::uint32_t slot = links_[parent].first; slot; slot = links_[slot].next) visit(slot);
+  std::uint32_t first(std::uint32_t parent) const {
+    return parent < links_.size() ? links_[parent].first : 0;
   }
+  std::uint32_t after(std::uint32_t slot) const { return links_[slot].next; }
 
   void clear() { links_.clear(); }
 

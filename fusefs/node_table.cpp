@@ -176,9 +176,9 @@ NodeId NodeTable::refer_to(NodeRecord& row) {
 }
 
 void NodeTable::oust(std::uint32_t slot) {
-  index_.erase(slot, key_of());
-  former_.insert(slot);
+  former_.insert(slot);  // first: that may need memory
   dead_.insert(slot);
+  index_.erase(slot, key_of());
   record(slot).dead = true;
 }
 
@@ -345,6 +345,7 @@ void NodeTable::named(NodeId id, NodeId parent, Zone zone, std::string_view name
   place(*row, parent, name);
   row->zone = zone;
   fault_point("nodes.named");
+  index_.make_room(key_of());
   row->dead = false;
   former_.erase(id.slot());
   dead_.erase(id.slot());

@@ -216,6 +216,7 @@ class NodeTable {
   void visit_children(NodeId parent, const Visit& visit) const REQUIRES(mutex_);
   /// The fixed nodes are among them.
   void visit_below(NodeId ancestor, const Visit& visit) const REQUIRES(mutex_);
+  std::vector<NodeId> bound_links_by_their_places(NodeId top) const REQUIRES(mutex_);
   void note_parent(const NodeRecord& record) REQUIRES(mutex_);
   void oust(std::uint32_t slot) REQUIRES(mutex_);
   void place(NodeRecord& record, NodeId parent, std::string_view name) REQUIRES(mutex_);

@@ -97,9 +97,8 @@ void NodeTable::place(NodeRecord& row, NodeId parent, Zone zone, std::string_vie
 }
 
 void NodeTable::visit_children(NodeId parent, const Visit& visit) const {
-  children_.visit(parent.slot(), [&](std::uint32_t slot) {
+  for (auto slot = children_.first(parent.slot()); slot; slot = children_.after(slot))
     if (NodeRecord& row = record(slot); row.id.load() && row.parent == parent.value) visit(row);
-  });
 }
 
 void NodeTable::visit_below(NodeId ancestor, const Visit& visit) const {
@@ -121,9 +120,30 @@ void NodeTable::set_bound_to_place(NodeId link) {
   if (live_record(link)) bound_links_.insert(link.slot());
 }
 
+/// By what is below, or by the links that are bound: whichever is less.
 std::vector<NodeId> NodeTable::bound_links_from(NodeId top) const {
-  std::vector<NodeId> links;
   MutexLock lock(mutex_);
+  std::vector<NodeId> links;
+  if (live_record(top) && bound_links_.contains(top.slot())) links.push_back(top);
+  std::size_t visits_left = bound_links_.size();
+  std::vector<NodeId> directories{top};
+  while (!directories.empty()) {
+    const NodeId directory = directories.back();
+    directories.pop_back();
+    for (auto slot = children_.first(directory.slot()); slot; slot = children_.after(slot)) {
+      if (visits_left-- == 0) return bound_links_by_their_places(top);
+      const NodeRecord& row = record(slot);
+      const NodeId id{row.id.load()};
+      if (id.value == 0 || row.parent != directory.value || id == top) continue;  // the host can make circles
+      if (bound_links_.contains(slot)) links.push_back(id);
+      if (row.type == S_IFDIR >> 12) directories.push_back(id);
+    }
+  }
+  return links;
+}
+
+std::vector<NodeId> NodeTable::bound_links_by_their_places(NodeId top) const {
+  std::vector<NodeId> links;
   for (const auto slot : bound_links_)
     if (const NodeId id{record(slot).id.load()}; id == top || is_below(id, top)) links.push_back(id);
   return links;

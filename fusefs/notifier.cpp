@@ -93,11 +93,16 @@ bool Notifier::tell_next(Waiting waiting) {
   }
   const auto late = times_late();
   bool is_late = false;
+  Told told = Told::kByNobody;
   try {
-    const Told told = tell(std::move(messages), waiting);
+    told = tell(std::move(messages), waiting);
     is_late = waiting == Waiting::kShort && times_late() != late;
-    if (!is_late && notices.back().then) notices.back().then(told);
   } catch (const std::exception&) {  // for lack of memory
+    was_late();
+  }
+  try {
+    if (!is_late && notices.back().then) notices.back().then(told);
+  } catch (const std::exception&) {
     was_late();
   }
   const MutexLock lock(mutex_);

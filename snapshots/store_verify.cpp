@@ -1,5 +1,7 @@
 // Is everything there, and intact?
 
+#include <set>
+#include <string>
 #include <unordered_set>
 
 #include "snapshots/difference.h"
@@ -114,15 +116,34 @@ Result<bool> GitStore::is_whole(const Commit& commit, Blobs blobs, const Progres
   return report.problems.empty();
 }
 
-/// What only a look at everything finds is in no record: then the next call does not go by that either.
+namespace {
+
+/// Whether a change of this path, or above it, is in the set.
+bool is_recorded(const std::set<std::string, std::less<>>& changed, RelPath path) {
+  for (; !path.is_root(); path = path.parent())
+    if (changed.contains(path.text())) return true;
+  return false;
+}
+
+}  // namespace
+
+/// Where a look at everything found what is in no record, the next call does not go by that either.
 Result<void> GitStore::tell_of_unrecorded(const Result<std::unique_ptr<Tree>>& everything,
                                           const ChangeSource& changes, const Progress& progress) {
   if (!everything || !changes.counts_from) return {};
+  const auto from = base();
+  if (!from || cut(changes, *from).rescan) return {};
   auto recorded = look_at_workspace(changes, Look::kAtChanges, progress);
   if (!recorded && recorded.error().code == Code::kBusy) return fail(recorded.error());
   if (!recorded) return {};
   const auto rows = differences(**recorded, **everything, AfterIs::kLive, std::nullopt, {});
-  if (rows && !rows->empty()) changes.counts_from("");
+  if (!rows || rows->empty()) return {};
+  // Others are of what programs changed between the two looks.
+  std::set<std::string, std::less<>> changed;
+  for (const auto& change : cut(changes, *from).changes)
+    for (const auto* path : {&change.path, &change.target}) changed.emplace(path->text());
+  for (const auto& row : *rows)
+    if (!is_recorded(changed, row.path)) changes.counts_from("");
   return {};
 }
 

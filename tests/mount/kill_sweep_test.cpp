@@ -302,7 +302,7 @@ TEST_F(LinkThatIsRead, IsJudgedByWhereItIsThen) {
   fs::create_directories(outputs() / "a/b/c");
   fs::create_symlink("../../../secret", outputs() / "a/b/c/link");
   EXPECT_TRUE(fs::is_symlink(outputs() / "a/b/c/link"));  // so that the kernel asks for nothing but its text
-  arm("delay:readlink.read:300");
+  arm("delay:readlink.read:2000");
   ChildProcess reader([&](ChildProcess&) {
     std::array<char, PATH_MAX> text;
     return ::readlink((outputs() / "a/b/c/link").c_str(), text.data(), text.size()) < 0 ? errno : 0;

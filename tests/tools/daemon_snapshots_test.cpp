@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 #include "tests/support/process.h"
@@ -321,6 +322,19 @@ TEST_F(DaemonSnapshots, LookAtEverythingOnceVerifyFoundWhatNobodyRecorded) {
   EXPECT_FALSE(std::filesystem::exists(mount("s1") / "outputs/behind"));
   const auto rest = get("verify?snapshot=" + id)["live_differences"];
   EXPECT_EQ(rest.size(), 0u) << rest;
+}
+
+TEST_F(DaemonSnapshots, GoByTheRecordAfterVerifyBesideAWriter) {
+  write(file(), "one");
+  ASSERT_EQ(post("snapshots").status, 201);
+  std::atomic<bool> is_done = false;
+  std::thread writer([&] {
+    for (int i = 0; !is_done; ++i) write(file(), std::to_string(i));
+  });
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(get("verify")["ok"], true);
+  is_done = true;
+  writer.join();
+  EXPECT_EQ(post("snapshots").json()["stats"]["rescanned"], false);
 }
 
 TEST_F(DaemonSnapshots, BringBackAWorkspaceThatWasLost) {

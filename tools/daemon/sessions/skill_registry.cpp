@@ -134,7 +134,7 @@ std::vector<SkillInfo> SkillRegistry::list() const {
   for (const auto& [folder, asking] : folders_) {
     auto there = asking.ask(folder, kListTimeout,
                             [folder = folder, folders = paths_] { return skills_in(folder, folders); });
-    if (!there) continue;
+    if (!there) break;  // which of its names come before those of the next folders is not known
     for (auto& skill : *there) found.try_emplace(skill.name, std::move(skill));
   }
   std::vector<SkillInfo> skills;
@@ -144,20 +144,19 @@ std::vector<SkillInfo> SkillRegistry::list() const {
 }
 
 Result<FileDescriptor> SkillRegistry::open(const Name& name) const {
-  bool is_late = false;
   if (!is_hidden(name.text()))
     for (const auto& [folder, asking] : folders_) {
       auto skill = asking.ask(folder / name.text(), kAnswerTimeout,
                               [folder = folder, name = name.text(), folders = paths_] {
                                 return open_skill(folder, name, folders);
                               });
-      if (skill && *skill) return std::move(*skill);
-      is_late = is_late || !skill;
-      const int error = skill ? skill->error().errno_value : 0;
+      // That of a later folder is another one, if this folder has it.
+      if (!skill) return fail(Code::kBusy, "the file system of the skills does not answer: try again later");
+      if (*skill) return std::move(*skill);
+      const int error = skill->error().errno_value;
       if (error == EMFILE || error == ENFILE || error == ENOMEM)
         return fail_errno(error, "the skill cannot be opened");
     }
-  if (is_late) return fail(Code::kBusy, "the file system of the skills does not answer: try again later");
   return fail(Code::kNotFound, "no such skill: okcvm skills lists them", "skills/" + name.text());
 }
 
