@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "tests/support/loop_disk.h"
@@ -340,11 +341,16 @@ TEST_F(TakeOver, WhatWasRemovedWhileOpenCanStillBeLookedAt) {
 /// On ext4, which gives a new file the inode number of one that is gone.
 class TakeOverOnDisk : public TakeOver {
  protected:
-  void before_mount() override { problem_ = disk_.mount_at(place().workspace().parent_path()); }
+  void before_mount() override { problem_ = disk_->mount_at(place().workspace().parent_path()); }
+  void TearDown() override {
+    daemon_.reset();
+    disk_.reset();  // before the folder that it is mounted in
+    TakeOver::TearDown();
+  }
   std::string problem_;
 
  private:
-  LoopDisk disk_{"ext4", "16M"};
+  std::optional<LoopDisk> disk_{std::in_place, "ext4", "16M"};
 };
 
 TEST_F(TakeOverOnDisk, AFileThatIsMadeMeanwhileIsNotTakenForWhatARestoreTookAway) {
