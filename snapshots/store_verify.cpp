@@ -1,9 +1,10 @@
 // Is everything there, and intact?
 
-#include <set>
-#include <string>
+#include <algorithm>
 #include <unordered_set>
+#include <vector>
 
+#include "snapshots/compare.h"
 #include "snapshots/difference.h"
 #include "snapshots/git_store.h"
 #include "snapshots/git_tree.h"
@@ -116,17 +117,6 @@ Result<bool> GitStore::is_whole(const Commit& commit, Blobs blobs, const Progres
   return report.problems.empty();
 }
 
-namespace {
-
-/// Whether a change of this path, or above it, is in the set.
-bool is_recorded(const std::set<std::string, std::less<>>& changed, RelPath path) {
-  for (; !path.is_root(); path = path.parent())
-    if (changed.contains(path.text())) return true;
-  return false;
-}
-
-}  // namespace
-
 /// Where a look at everything found what is in no record, the next call does not go by that either.
 Result<void> GitStore::tell_of_unrecorded(const Result<std::unique_ptr<Tree>>& everything,
                                           const ChangeSource& changes, const Progress& progress) {
@@ -138,12 +128,18 @@ Result<void> GitStore::tell_of_unrecorded(const Result<std::unique_ptr<Tree>>& e
   if (!recorded) return {};
   const auto rows = differences(**recorded, **everything, AfterIs::kLive, std::nullopt, {});
   if (!rows || rows->empty()) return {};
-  // Others are of what programs changed between the two looks.
-  std::set<std::string, std::less<>> changed;
-  for (const auto& change : cut(changes, *from).changes)
-    for (const auto* path : {&change.path, &change.target}) changed.emplace(path->text());
-  for (const auto& row : *rows)
-    if (!is_recorded(changed, row.path)) changes.counts_from("");
+  std::vector<RelPath> recorded_paths;
+  for (auto& change : cut(changes, *from).changes)
+    for (auto* path : {&change.path, &change.target})
+      if (!path->is_root()) recorded_paths.push_back(std::move(*path));
+  // What is recorded is of what programs changed between the two looks.
+  const bool is_all_recorded =
+      !recorded_paths.empty() &&
+      std::all_of(rows->begin(), rows->end(),
+                  [scope = normalize_scope(std::move(recorded_paths))](const Difference& row) {
+                    return is_in_scope(scope, row.path.text());
+                  });
+  if (!is_all_recorded) changes.counts_from("");
   return {};
 }
 

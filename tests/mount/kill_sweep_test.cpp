@@ -407,42 +407,34 @@ class LostForget : public Sweep {
     }
     return true;
   }
+  /// Of what the kernel forgot the daemon that died knew alone.
+  void expect_room_after(const std::function<void()>& removal) {
+    for (int n = 1;; ++n) {
+      SCOPED_TRACE("death at point " + std::to_string(n));
+      start();
+      const auto nodes = daemon_->ask("nodes");
+      write(outputs() / "file", "bytes");
+      arm("kill:" + std::to_string(n));
+      daemon_->ask("tell of outputs/file");
+      disarm();
+      const int deaths = takeovers_;
+      removal();
+      EXPECT_TRUE(comes_to_know(nodes)) << daemon_->ask("nodes") << " nodes, not " << nodes;
+      if (HasFailure() || deaths == 0) break;
+      ASSERT_LT(n, 100);
+    }
+  }
 };
 
-/// Of what the kernel forgot the daemon that died knew alone.
 TEST_F(LostForget, DoesNotKeepWhatIsRemovedLater) {
-  for (int n = 1;; ++n) {
-    SCOPED_TRACE("death at point " + std::to_string(n));
-    start();
-    const auto nodes = daemon_->ask("nodes");
-    write(outputs() / "file", "bytes");
-    arm("kill:" + std::to_string(n));
-    daemon_->ask("tell of outputs/file");
-    disarm();
-    const int deaths = takeovers_;
-    EXPECT_OK(::unlink((outputs() / "file").c_str()));
-    EXPECT_TRUE(comes_to_know(nodes)) << daemon_->ask("nodes") << " nodes, not " << nodes;
-    if (HasFailure() || deaths == 0) break;
-    ASSERT_LT(n, 100);
-  }
+  expect_room_after([this] { EXPECT_OK(::unlink((outputs() / "file").c_str())); });
 }
 
 TEST_F(LostForget, DoesNotKeepWhatADeadDaemonsRestoreTook) {
-  for (int n = 1;; ++n) {
-    SCOPED_TRACE("death at point " + std::to_string(n));
-    start();
-    const auto nodes = daemon_->ask("nodes");
-    write(outputs() / "file", "bytes");
-    arm("kill:" + std::to_string(n));
-    daemon_->ask("tell of outputs/file");
-    disarm();
-    const int deaths = takeovers_;
+  expect_room_after([this] {
     daemon_->ask("begin to take away outputs/file");
     replace_daemon();
-    EXPECT_TRUE(comes_to_know(nodes)) << daemon_->ask("nodes") << " nodes, not " << nodes;
-    if (HasFailure() || deaths == 0) break;
-    ASSERT_LT(n, 100);
-  }
+  });
 }
 
 /// The kernel does not know that file yet.

@@ -1,10 +1,12 @@
 #include "tests/tools/fake_mounts.h"
 
+#include <fcntl.h>
 #include <sqlite3.h>
 
 #include <atomic>
 
 #include "fusefs/session_mount.h"
+#include "tests/support/file_io.h"
 
 namespace okcvm::test {
 namespace {
@@ -115,6 +117,12 @@ void SessionsOnFakes::SetUp() {
 void SessionsOnFakes::TearDown() {
   sessions_.reset();
   std::filesystem::remove_all(top_);
+}
+
+void SessionsOnFakes::start_with_kept(const std::string& id) {
+  std::map<std::string, FileDescriptor> kept;
+  kept.emplace(id, open_file("/dev/null", O_RDWR));
+  start(std::move(kept));
 }
 
 void SessionsOnFakes::start(std::map<std::string, FileDescriptor> kept_devices) {

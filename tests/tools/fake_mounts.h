@@ -46,6 +46,8 @@ class SessionsOnFakes : public ::testing::Test {
   void TearDown() override;
   /// As a daemon that starts, after one that is killed and left these devices.
   void start(std::map<std::string, FileDescriptor> kept_devices = {});
+  /// The same, with the device of this session.
+  void start_with_kept(const std::string& id);
   daemon::Session& create(const std::string& id);
   Result<daemon::Sessions::Created> create_agent(const std::string& agent,
                                                  const std::string& parent = "root");

@@ -36,9 +36,7 @@ TEST_F(SessionsStart, TakesOverOnceThereIsMemoryForIt) {
     return {};
   };
   mounts_.at_mount = [] { return Result<void>(fail(Code::kBusy, "its files are open")); };
-  std::map<std::string, FileDescriptor> kept;
-  kept.emplace("s", open_file("/dev/null", O_RDWR));
-  start(std::move(kept));
+  start_with_kept("s");
   EXPECT_EQ(tries, 3);
   EXPECT_TRUE(mounts_.shown("s"));
   EXPECT_THAT(sessions_->affected(), IsEmpty());

@@ -92,9 +92,7 @@ TEST_F(Sessions, AreTakenOverOnceTheHostHasRoomForThem) {
     return ++tries < 3 ? Result<void>(fail(Code::kInternal, "no thread could be started")) : Result<void>();
   };
   mounts_.at_mount = [] { return Result<void>(fail(Code::kBusy, "its files are open")); };
-  std::map<std::string, FileDescriptor> kept;
-  kept.emplace("s", open_file("/dev/null", O_RDWR));
-  start(std::move(kept));
+  start_with_kept("s");
   EXPECT_EQ(tries, 3);
   EXPECT_TRUE(mounts_.shown("s"));
   EXPECT_THAT(sessions_->affected(), IsEmpty());
@@ -103,9 +101,7 @@ TEST_F(Sessions, AreTakenOverOnceTheHostHasRoomForThem) {
 TEST_F(Sessions, AreNotAffectedWhereTheLastDaemonHadJustUnmountedThem) {
   create("s");
   mounts_.at_take_over = [] { return Result<void>(fail(Code::kNotFound, "it is not mounted any more")); };
-  std::map<std::string, FileDescriptor> kept;
-  kept.emplace("s", open_file("/dev/null", O_RDWR));
-  start(std::move(kept));
+  start_with_kept("s");
   EXPECT_TRUE(mounts_.shown("s"));
   EXPECT_THAT(sessions_->affected(), IsEmpty());
 }
@@ -200,9 +196,7 @@ TEST_F(Sessions, ThatWereToBeUnmountedByADaemonThatDiedAreTakenOverForThat) {
     return Result<void>();
   };
   mounts_.at_unmount = [&] { ++endings; };
-  std::map<std::string, FileDescriptor> kept;
-  kept.emplace("s", open_file("/dev/null", O_RDWR));
-  start(std::move(kept));
+  start_with_kept("s");
   EXPECT_EQ(takings, 1);
   EXPECT_EQ(endings, 1);
   EXPECT_FALSE(mounts_.shown("s"));

@@ -47,8 +47,8 @@ void WorkerPool::post(std::function<void()> work) {
   }
   try {
     start_thread();
-  } catch (
-      const std::exception&) {  // the host has no more threads, or memory: those that run will come to it
+  } catch (const std::exception&) {
+    // The host has no more threads, or no memory for one: those that run will come to it.
   }
 }
 
