@@ -23,6 +23,7 @@ namespace {
 constexpr std::chrono::seconds kHandshakeTimeout{10};
 constexpr std::chrono::milliseconds kClosingTimeout{300};
 constexpr std::chrono::milliseconds kForcedClosingTimeout{100};  // what was just closed is on its way to us
+constexpr std::chrono::seconds kEndingTimeout{10};               // for requests that were begun
 constexpr std::chrono::seconds kTellingTimeout{2};               // programs are held up meanwhile
 constexpr std::chrono::seconds kResendingTimeout{1};
 
@@ -280,18 +281,20 @@ void MountedSession::tell_after_take_over() {
 
 // -- Ending
 
-void MountedSession::end_loop() {
+bool MountedSession::end_loop() {
   // While requests are still answered: a notice may wait for one.
   if (!notifier_.drain_for(kTellingTimeout)) state_->set_untold();
   if (session_) fuse_session_exit(session_);
   channel_.stop();
   notifier_.cut();
-  if (loop_) loop_->join();
+  is_held_up_ = loop_ && !loop_->join_within(kEndingTimeout);
+  if (is_held_up_) return false;
   notifier_.stop();
   if (session_) {
     fuse_session_destroy(session_);
     session_ = nullptr;
   }
+  return true;
 }
 
 bool MountedSession::is_in_place() const {
@@ -299,7 +302,7 @@ bool MountedSession::is_in_place() const {
 }
 
 Result<void> MountedSession::unmount(bool force) {
-  if (finished_) return {};
+  if (finished_) return is_held_up_ ? put_away() : Result<void>();
   // Not only those that the kernel would refuse for: a container has a mount of its own.
   if (!all_closed_within(force ? kForcedClosingTimeout : kClosingTimeout) && !force) return in_use();
   const auto there = mounted_at(config_.mount_point);
@@ -323,16 +326,24 @@ Result<void> MountedSession::unmount(bool force) {
   held = {};  // the last reference goes while what the kernel still has to write is served
   finished_ = true;
   fault_point("mount.gone");
+  ::rmdir(config_.mount_point.c_str());
+  return put_away();
+}
+
+/// What is left to be done once the mount is gone.
+Result<void> MountedSession::put_away() {
   const auto written =
       state_->passthrough() ? nodes_->written_past_us() : std::unordered_set<std::uint64_t>();
   // Files that are still open and not passed through need us until they are closed, or this object goes.
   if (state_->passthrough() || state_->open_count() == 0) {
-    end_loop();
+    if (!end_loop())
+      return fail(Code::kBusy,
+                  "a program waits in it for a file system that does not answer (a skill's, or the "
+                  "workdir's): try again once it does");
     // An upload that goes on keeps this object: nobody is to wait for its answers until then.
     if (const FileDescriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC)); nothing)
       ::dup3(nothing.get(), device_.get(), O_CLOEXEC);
   }
-  ::rmdir(config_.mount_point.c_str());
   if (workspace_->is_materialized()) changes_->rest([this] { return workspace_->sync(); });
   fault_point("mount.rested");
   leave_only_writers(config_.runtime_dir, config_.id, written);

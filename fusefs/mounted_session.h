@@ -25,6 +25,7 @@ class MountedSession final : public SessionMount {
 
   Result<void> unmount(bool force) override;
   void abandon() override;
+  bool is_held_up() const override { return is_held_up_; }
   int device() const override { return device_.get(); }
   bool is_mounted() const override { return loop_ && !loop_->ended(); }
   bool is_in_place() const override;
@@ -52,7 +53,9 @@ class MountedSession final : public SessionMount {
                  std::unique_ptr<SessionState> state, Start start);
   Result<void> run();
   void tell_of_skill(const Name& name);
-  void end_loop();
+  /// False: is_held_up(), and the rest is left for the next call.
+  bool end_loop();
+  Result<void> put_away();
   /// Whether no file is open; the kernel tells of a close(2) a moment later.
   bool all_closed_within(std::chrono::milliseconds time) const;
   void settle_after_take_over();
@@ -84,6 +87,7 @@ class MountedSession final : public SessionMount {
   std::unique_ptr<RequestLoop> loop_;
   std::promise<void> ready_;  // the handshake with the kernel is done
   bool finished_ = false;     // unmounted or abandoned
+  bool is_held_up_ = false;
 };
 
 }  // namespace okcvm::fusefs

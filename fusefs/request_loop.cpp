@@ -58,4 +58,9 @@ void RequestLoop::join() {
   while (threads_ > 0) last_ended_.wait(mutex_);
 }
 
+bool RequestLoop::join_within(std::chrono::milliseconds time) {
+  const MutexLock lock(mutex_);
+  return last_ended_.wait_for(mutex_, time, [this]() REQUIRES(mutex_) { return threads_ == 0; });
+}
+
 }  // namespace okcvm::fusefs

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 
 #include "fusefs/channel.h"
@@ -21,6 +22,8 @@ class RequestLoop {
   bool add_thread() EXCLUDES(mutex_);
   /// Waits until every thread has ended: the mount is gone or the channel was stopped.
   void join() EXCLUDES(mutex_);
+  /// Not for longer than this. False: a request that was begun goes on, and needs all that it uses.
+  bool join_within(std::chrono::milliseconds time) EXCLUDES(mutex_);
   bool ended() const { return ended_; }
 
  private:

@@ -93,12 +93,17 @@ class SessionMount {
   virtual ~SessionMount() = default;
 
   /// Detaches the mount (MNT_DETACH: open files go on until they are closed), removes the mount point and the
-  /// runtime state. `busy` when files are open and `force` is false.
+  /// runtime state. `busy` when files are open and `force` is false, or when it is_held_up().
   virtual Result<void> unmount(bool force) = 0;
 
   /// Ends the request loop and leaves the mount to the next daemon, which take_over()s with a duplicate of
   /// device(). Requests already read are answered first.
   virtual void abandon() = 0;
+
+  /// Whether unmount() or abandon() ended with a request still in hand, as where a file system does not
+  /// answer (a skill's, the workdir's): its destructor would wait for that. To be unmounted once more, unless
+  /// abandoned.
+  virtual bool is_held_up() const = 0;
 
   /// The /dev/fuse descriptor, for whoever keeps it across daemons. Owned by this object.
   virtual int device() const = 0;

@@ -59,6 +59,7 @@ class HungWorkdir : public MountedSession {
     for (auto& program : programs) EXPECT_EQ(program->join(), 0);
   }
 
+  void answer_again() { EXPECT_OK(::kill(server_.pid(), SIGCONT)); }
   void hang() {
     for (const char* known : {"", "file", "other"}) stat_of(place_.outputs() / known);
     EXPECT_OK(::kill(server_.pid(), SIGSTOP));
@@ -78,7 +79,7 @@ class HungWorkdir : public MountedSession {
       EXPECT_TRUE(made && (*made)->publish());
     });
     const bool went_on = others.wait_for(kTimeout) == std::future_status::ready;
-    EXPECT_OK(::kill(server_.pid(), SIGCONT));
+    answer_again();
     EXPECT_TRUE(went_on);
     others.get();
   }
@@ -107,6 +108,20 @@ class HungWorkdir : public MountedSession {
   SessionPlace place_{"56ef78ab"};
   DaemonProcess server_{place_};
 };
+
+TEST_F(HungWorkdir, HoldsUpTheUnmountForALimitedTime) {
+  hang();
+  ChildProcess program([&](ChildProcess&) { return there_is(workdir() / "new") ? 1 : 0; });
+  wait_for_driver_within(SYS_openat2, 1);
+  const auto refused = session().driver().unmount(true);
+  EXPECT_EQ(refused.error().code, Code::kBusy);
+  EXPECT_TRUE(session().driver().is_held_up());
+  EXPECT_FALSE(session().driver().is_in_place());
+  answer_again();
+  value_of(session().driver().unmount(true));
+  EXPECT_FALSE(session().driver().is_held_up());
+  EXPECT_EQ(program.join(), 0);
+}
 
 TEST_F(HungWorkdir, LooksANameUp) {
   expect_no_wait_for(

@@ -58,6 +58,7 @@ class FakeMount final : public SessionMount {
   }
 
   void abandon() override {}
+  bool is_held_up() const override { return false; }
   int device() const override { return -1; }
   fusefs::Files& files() override { throw std::logic_error("there are no files"); }
   ChangeSet cut_changes() override { return {}; }

@@ -389,12 +389,12 @@ Result<void> run(const Options& options, Backends backends) {
   const bool is_work_done = running->finish_work();
   if (is_work_done) running.reset();
   if (leave_mounts) manager.let_reload_end();
-  sessions.stop(leave_mounts);
+  const bool have_ended = sessions.stop(leave_mounts);
   if (!leave_mounts && !control->is_units) {
     manager.forget_control();
     remove_socket(*control, options.socket);
   }
-  if (!is_work_done) end_under_work();
+  if (!is_work_done || !have_ended) end_under_work();
   return {};
 }
 

@@ -79,8 +79,8 @@ class Sessions final {
   /// what was being made or deleted. Problems of single sessions end in affected().
   Result<void> start(std::map<std::string, FileDescriptor> kept_devices);
   /// Unmounts everything, or leaves the mounts to the next daemon. Sessions that are mounted are so again
-  /// after a start.
-  void stop(bool leave_mounts);
+  /// after a start. False: a request that was begun holds one up, and needs what this object has.
+  bool stop(bool leave_mounts);
   /// Saves when sessions were used since the last call. Those that were not give back what they keep in
   /// memory.
   void save_uses();

@@ -310,21 +310,24 @@ Result<void> Sessions::start(std::map<std::string, FileDescriptor> kept_devices)
   return {};
 }
 
-void Sessions::stop(bool leave_mounts) {
+bool Sessions::stop(bool leave_mounts) {
   save_uses();
   const auto sessions = all();
+  std::atomic<bool> have_ended{true};
   for_each_at_once(sessions.size(), [&](std::size_t i) {
     auto& session = *sessions[i];
     const auto mount = session.mount_object();
     if (!mount) return;
     if (leave_mounts) {
       mount->abandon();
-      return;
+    } else {
+      const auto pass = session.gate().alone();
+      if (auto detached = detach(session, true); !detached)
+        log_error("session {}: it could not be unmounted: {}", session.id().text(), detached.error().message);
     }
-    const auto pass = session.gate().alone();
-    if (auto detached = detach(session, true); !detached)
-      log_error("session {}: it could not be unmounted: {}", session.id().text(), detached.error().message);
+    if (mount->is_held_up()) have_ended = false;
   });
+  return have_ended;
 }
 
 void Sessions::count_all_as_used() {
