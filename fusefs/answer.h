@@ -38,7 +38,7 @@ inline Request asker(fuse_req_t request) {
   if (!current.resent()) return who;
   const auto noted = dispatcher_of(request).state.unfinished(who.unique);
   who.may_have_run = noted.has_value();
-  who.noted = noted.value_or(0);
+  who.noted = noted.value_or(Fact());
   return who;
 }
 
@@ -110,7 +110,7 @@ void answer_done(fuse_req_t request, Body body) noexcept {
 }
 
 /// Marks a change as begun until it is answered, so that the next daemon knows if this one dies in between.
-inline SessionState::Change begin_change(fuse_req_t request, std::uint64_t fact = 0) {
+inline SessionState::Change begin_change(fuse_req_t request, Fact fact = {}) {
   return dispatcher_of(request).state.start(Channel::current().unique(), fact);
 }
 
@@ -133,8 +133,8 @@ auto gated(fuse_req_t request, Body body) {
 /// these flags does. It has begun a `change` (if any) with this fact while it tries alone: there are fewer
 /// records of changes than requests that may wait.
 template <typename Body>
-auto gated_after_leases(fuse_req_t request, int flags, std::optional<SessionState::Change>* change,
-                        std::uint64_t fact, Body body) {
+auto gated_after_leases(fuse_req_t request, int flags, std::optional<SessionState::Change>* change, Fact fact,
+                        Body body) {
   return [request, flags, change, fact, try_once = gated(request, std::move(body))] {
     const auto is_leased = [flags](const auto& result) {
       return !result && result.error().errno_value == EWOULDBLOCK && !(flags & O_NONBLOCK);

@@ -121,8 +121,8 @@ void on_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino
   std::optional<SessionState::Change> change;
   const auto rename = gated(request, [&](Operations& fs) {
     const auto source = fs.status_at(node(parent), name);
-    const std::uint64_t exchanges = flags & RENAME_EXCHANGE ? Operations::kExchanges : 0;
-    change.emplace(begin_change(request, source ? source->st_ino | exchanges : 0));
+    const auto fact = flags & RENAME_EXCHANGE ? Fact::exchange : Fact::inode;
+    change.emplace(begin_change(request, source ? fact(source->st_ino) : Fact()));
     return fs.rename(asker(request), node(parent), name, source, node(new_parent), new_name, flags);
   });
   // The kernel moves what it knows of the names when it has the answer: no text of a link may be left by
@@ -172,7 +172,7 @@ void on_setattr(fuse_req_t request, fuse_ino_t id, struct stat* attributes, int 
     wanted.modified = (which & FUSE_SET_ATTR_MTIME_NOW) ? now : attributes->st_mtim;
   std::optional<SessionState::Change> change;
   answer(request,
-         gated_after_leases(request, 0, &change, 0,
+         gated_after_leases(request, 0, &change, Fact(),
                             [=](Operations& fs) {
                               Request who = asker(request);
                               who.kill_privileges =
@@ -205,7 +205,7 @@ void on_setxattr(fuse_req_t request, fuse_ino_t id, const char* name, const char
   answer_done(request, gated(request, [&](Operations& fs) {
                 const bool must_make = flags & XATTR_CREATE;
                 change.emplace(begin_change(
-                    request, must_make ? fs.attribute_fact(node(id), name) : SessionState::kNoInode));
+                    request, must_make ? fs.attribute_fact(node(id), name) : Fact::repeatable()));
                 return fs.set_extended_attribute(asker(request), node(id), name, {value, size}, flags);
               }));
 }
@@ -301,7 +301,7 @@ void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
   const bool changes = (wanted->flags & O_ACCMODE) != O_RDONLY || empties;
   std::optional<SessionState::Change> change;
   const auto open = gated_after_leases(
-      request, wanted->flags, changes ? &change : nullptr, empties ? SessionState::kNoInode : 0,
+      request, wanted->flags, changes ? &change : nullptr, empties ? Fact::repeatable() : Fact(),
       [=](Operations& fs) {
         Request who = asker(request);
         who.may_have_run = Channel::current().resent();
@@ -395,7 +395,7 @@ void on_fsync(fuse_req_t request, fuse_ino_t id, int data_only, fuse_file_info* 
 void on_fallocate(fuse_req_t request, fuse_ino_t id, int mode, off_t offset, off_t length, fuse_file_info*) {
   std::optional<SessionState::Change> change;  // until it is answered
   answer_done(request, [&] {
-    change.emplace(begin_change(request, SessionState::kNoInode));
+    change.emplace(begin_change(request, Fact::repeatable()));
     return dispatcher_of(request).operations.allocate(writer(request), node(id), mode, offset, length);
   });
 }
@@ -419,7 +419,7 @@ void on_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, 
 
   std::optional<SessionState::Change> change;  // until it is answered
   const auto copy = [&] {
-    change.emplace(begin_change(request, SessionState::kNoInode));
+    change.emplace(begin_change(request, Fact::repeatable()));
     return dispatcher_of(request).operations.copy_range(writer(request), node(from), from_offset, node(to),
                                                         to_offset, length);
   };

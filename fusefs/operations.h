@@ -197,8 +197,6 @@ class Operations {
   using Nameless = std::optional<NodeId>;
   Result<Nameless> unlink(const Request& request, NodeId parent, const char* name);
   Result<void> remove_directory(const Request& request, NodeId parent, const char* name);
-  /// In the fact of a rename, besides the inode number of what it moves: another inode goes the other way.
-  static constexpr std::uint64_t kExchanges = std::uint64_t{1} << 61;
   struct Renamed {
     Nameless replaced;
     std::vector<NodeId> links;  // the kernel must ask again for their texts
@@ -249,7 +247,7 @@ class Operations {
   Result<void> remove_extended_attribute(const Request& request, NodeId id, const char* name);
   /// Whether it is there, to be noted before it is made or removed so that a repeated request can be
   /// recognised.
-  std::uint64_t attribute_fact(NodeId id, const char* name);
+  Fact attribute_fact(NodeId id, const char* name);
   /// Of the file system that the node's files are on.
   Result<struct statvfs> file_system_status(NodeId id);
 
@@ -262,9 +260,9 @@ class Operations {
                                                    int flags);
   void release(FileId file);
   Result<std::size_t> read(const Request& request, NodeId id, std::span<std::byte> into, off_t offset);
-  /// To be noted before a write, so that a repeated one can be told: where an append would begin, plus 1, if
-  /// only the file can tell. 0: nothing.
-  std::uint64_t append_fact(NodeId id, int flags);
+  /// To be noted before a write, so that a repeated one can be told: where an append would begin, if only the
+  /// file can tell.
+  Fact append_fact(NodeId id, int flags);
   /// `flags`: those that the file was opened with, here and in append_fact().
   Result<std::size_t> write(const Request& request, NodeId id, std::span<const std::byte> from, off_t offset,
                             int flags);
@@ -344,9 +342,6 @@ class Operations {
   /// that is answered (KernelKnowledge::changed).
   void attributes_changed(NodeId id);
 
-  /// To be noted once it is made: what was made, its inode number with this bit. Before that, the time is
-  /// noted.
-  static constexpr std::uint64_t kMade = std::uint64_t{1} << 63;
   static void before_making(const Request& request);
   /// Whether a daemon that died had made what stands at a name, for this very request.
   static bool was_made_before(const Request& request, const Directory& directory, const char* name);

@@ -68,10 +68,6 @@ std::optional<mode_t> mode_of_acl(std::span<const char> value) {
   return le32toh(header.a_version) == POSIX_ACL_XATTR_VERSION ? std::optional(mode) : std::nullopt;
 }
 
-// Whether an extended attribute was there before a request to make or remove it was begun.
-constexpr std::uint64_t kAttributeAbsent = SessionState::kNoInode | 1;
-constexpr std::uint64_t kAttributePresent = SessionState::kNoInode | 2;
-
 /// What a write by this caller leaves of the mode (setattr_should_drop_suidgid, linux/fs/attr.c).
 mode_t without_privileges(const struct stat& inode, const Request& request) {
   const mode_t mode = inode.st_mode;
@@ -385,7 +381,7 @@ Result<void> Operations::set_extended_attribute(const Request& request, NodeId i
   if (!may_still(request, node->zone, (*file)->get(), S_IWOTH)) return fail_errno(EACCES);
   if (!can_be_listed_with((*file)->get(), name)) return fail_errno(ENOSPC);
   recorder_.record(*node, ChangeKind::kAttributes);
-  if (request.may_have_run && request.noted == kAttributeAbsent) flags &= ~XATTR_CREATE;
+  if (request.may_have_run && request.noted == Fact::attribute(false)) flags &= ~XATTR_CREATE;
   if (with_faults("backing.setxattr", [&] {
         return on_inode(
             (*file)->get(), [&](int fd) { return ::fsetxattr(fd, name, value.data(), value.size(), flags); },
@@ -418,13 +414,13 @@ Result<void> Operations::set_acl(const Request& request, const Node& node, std::
   return applied;
 }
 
-std::uint64_t Operations::attribute_fact(NodeId id, const char* name) {
+Fact Operations::attribute_fact(NodeId id, const char* name) {
   const auto node = nodes_.find(id);
   const auto file = node && is_allowed_attribute(name) ? attribute_file(*node) : fail_errno(ENODATA);
   const bool is_there =
       file && on_inode((*file)->get(), [=](int fd) { return ::fgetxattr(fd, name, nullptr, 0); },
                        [=](const char* path) { return ::getxattr(path, name, nullptr, 0); }) >= 0;
-  return is_there ? kAttributePresent : kAttributeAbsent;
+  return Fact::attribute(is_there);
 }
 
 Result<void> Operations::remove_extended_attribute(const Request& request, NodeId id, const char* name) {
@@ -436,7 +432,7 @@ Result<void> Operations::remove_extended_attribute(const Request& request, NodeI
   if (!file) return why_no_attributes(*node, file.error());
   if (!may_still(request, node->zone, (*file)->get(), S_IWOTH)) return fail_errno(EACCES);
   recorder_.record(*node, ChangeKind::kAttributes);
-  const bool was_there = request.may_have_run && request.noted == kAttributePresent;
+  const bool was_there = request.may_have_run && request.noted == Fact::attribute(true);
   if (with_faults("backing.removexattr",
                   [&] {
                     return on_inode((*file)->get(), [=](int fd) { return ::fremovexattr(fd, name); },

@@ -108,8 +108,7 @@ void Operations::before_making(const Request& request) {
   if (request.noted) return;
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME_COARSE, &now);  // as inodes get their times
-  request.note(static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
-               static_cast<std::uint64_t>(now.tv_nsec));
+  request.note(Fact::making_since(now));
 }
 
 /// A repeated request finds its own work done: that is success, not an error. What somebody else made is not
@@ -120,11 +119,10 @@ bool Operations::was_made_before(const Request& request, const Directory& direct
   struct statx status {};
   if (!held || ::statx(held.get(), "", AT_EMPTY_PATH, STATX_INO | STATX_UID | STATX_BTIME, &status) != 0)
     return false;
-  if (request.noted & kMade) return (status.stx_ino | kMade) == request.noted;
+  if (request.noted.is_made()) return request.noted == Fact::made(status.stx_ino);
   if (status.stx_uid != request.uid) return false;
   if (!(status.stx_mask & STATX_BTIME)) return true;
-  return static_cast<std::uint64_t>(status.stx_btime.tv_sec) * 1'000'000'000 + status.stx_btime.tv_nsec >=
-         request.noted;
+  return request.noted.began_by({status.stx_btime.tv_sec, status.stx_btime.tv_nsec});
 }
 
 /// Where the host can put something else at a name, nothing is removed that may be its own.
@@ -148,7 +146,7 @@ Result<Entry> Operations::finish_new(const Request& request, const Directory& di
     take_back(directory, name, S_ISDIR(mode) ? AT_REMOVEDIR : 0);
     return entry;
   }
-  if (const auto node = nodes_.find(entry->id)) request.note(kMade | node->key.inode);
+  if (const auto node = nodes_.find(entry->id)) request.note(Fact::made(node->key.inode));
   recorder_.made(entry->id, mode);
   return entry;
 }
@@ -221,7 +219,7 @@ Result<Entry> Operations::make_link(const Request& request, NodeId id, NodeId pa
   // From now on it may be written under a name that is not watched.
   recorder_.record(*node, ChangeKind::kContent);
   recorder_.record_entry(**place, name);
-  request.note(node->key.inode);
+  request.note(Fact::inode(node->key.inode));
   // Nobody finds a file that had no name by its new one before its node has that.
   std::optional<Gate::Closing> alone;
   if (node->dead) alone.emplace(recorder_.moves(node->zone));
@@ -411,7 +409,7 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
   FileDescriptor held = (*place)->hold(name);
   const int error = held && ::fstat(held.get(), &status) == 0 ? 0 : errno;
   // A repeated request finds its own work done; by now the host may have made something else at the name.
-  if (request.noted && (error == ENOENT || (!error && status.st_ino != request.noted))) {
+  if (request.noted && (error == ENOENT || (!error && Fact::inode(status.st_ino) != request.noted))) {
     name_was_taken(**place, name, status.st_ino);
     attributes_changed(parent);
     return std::nullopt;
@@ -422,7 +420,7 @@ Result<Operations::Nameless> Operations::remove(const Request& request, NodeId p
   if (request.unique != 0 && going_.at_name(parent, name)) return fail_errno(ESTALE);
   part_with_former(**place, held.get(), "", status);
   if (!may_take_away(request, **place, status)) return fail_errno(ESTALE);
-  request.note(status.st_ino);
+  request.note(Fact::inode(status.st_ino));
   recorder_.record_entry(**place, name);
   before_removal(**place, status, held.get());
   // The host may put another's there at any moment.

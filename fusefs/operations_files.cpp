@@ -33,10 +33,10 @@ bool has_locking_bit(const struct stat& status) {
 
 /// How many of these bytes a daemon that died has appended: those that stand where the file ended when it
 /// began.
-std::size_t appended_before(int file, std::uint64_t fact, std::span<const std::byte> bytes) {
-  if (fact == 0) return 0;
+std::size_t appended_before(int file, Fact fact, std::span<const std::byte> bytes) {
+  if (!fact) return 0;
   std::vector<std::byte> there(bytes.size());
-  const ssize_t got = ::pread(file, there.data(), there.size(), static_cast<off_t>(fact - 1));
+  const ssize_t got = ::pread(file, there.data(), there.size(), fact.old_size());
   if (got <= 0 || !std::equal(there.begin(), there.begin() + got, bytes.begin())) return 0;
   return static_cast<std::size_t>(got);
 }
@@ -354,14 +354,14 @@ Result<std::size_t> Operations::write(const Request& request, NodeId id, std::sp
   return done;
 }
 
-std::uint64_t Operations::append_fact(NodeId id, int flags) {
-  if (!(flags & O_APPEND)) return 0;
+Fact Operations::append_fact(NodeId id, int flags) {
+  if (!(flags & O_APPEND)) return {};
   const auto node = nodes_.find(id);
-  if (!node || !rule_of(node->zone).changes_underneath) return 0;
+  if (!node || !rule_of(node->zone).changes_underneath) return {};
   const auto file = data_file(*node, Access::kWrite);
   struct stat status {};
-  if (!file || ::fstat((*file)->get(), &status) != 0) return 0;
-  return static_cast<std::uint64_t>(status.st_size) + 1;
+  if (!file || ::fstat((*file)->get(), &status) != 0) return {};
+  return Fact::appending_to(status.st_size);
 }
 
 Result<void> Operations::sync(NodeId id, bool data_only) {

@@ -82,8 +82,8 @@ void Operations::note_deeper_move(const InodeKey& moved, mode_t mode, const Dire
 bool Operations::may_be_moving(const Node& node) {
   std::vector<NodeId> moved;
   for (const auto fact : state_.old_facts()) {
-    if (fact & kExchanges) return true;  // the other one is not known
-    if (const auto id = nodes_.id_of({node.key.volume, fact})) moved.push_back(*id);
+    if (fact.is_exchange()) return true;  // the other one is not known
+    if (const auto id = nodes_.id_of({node.key.volume, fact.inode_number()})) moved.push_back(*id);
   }
   return nodes_.is_at_or_below(node.id, moved);
 }

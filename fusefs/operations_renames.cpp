@@ -48,7 +48,7 @@ Result<Operations::Renamed> Operations::rename(const Request& request, NodeId pa
   const Gate::Closing closing(recorder_.moves(from_node->zone));
   struct stat moved {};
   const auto is_noted = [&](const struct stat& status) {
-    return ((status.st_ino ^ request.noted) & ~kExchanges) == 0;
+    return Fact::inode(status.st_ino).inode_number() == request.noted.inode_number();
   };
   if (request.may_have_run && request.noted && (*to)->look_at(new_name, moved) == 0 && is_noted(moved) &&
       !(source && is_noted(*source))) {

@@ -153,7 +153,7 @@ bool SessionState::can_resend() const {
 
 // -- Requests being carried out
 
-SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fact) {
+SessionState::Change SessionState::start(std::uint64_t unique, Fact fact) {
   StateHeader& state = header();
   if (const auto known = unfinished_.find(unique); known != unfinished_.end()) {
     if (slots_[known->second.slot].inherited.exchange(false)) return {this, known->second.slot};
@@ -183,11 +183,11 @@ SessionState::Change SessionState::start(std::uint64_t unique, std::uint64_t fac
 }
 
 /// Who has the change under way may note another one meanwhile.
-std::uint64_t SessionState::fact_of(std::uint32_t slot) const {
+Fact SessionState::fact_of(std::uint32_t slot) const {
   return std::atomic_ref(header().changes[slot].fact).load(std::memory_order_relaxed);
 }
 
-std::uint64_t* SessionState::Change::fact() const {
+Fact* SessionState::Change::fact() const {
   return &state_->header().changes[slot_].fact;
 }
 
@@ -276,7 +276,7 @@ void SessionState::set_closing_backing(std::int32_t id) {
   header().closing_backing = id;
 }
 
-std::optional<std::uint64_t> SessionState::unfinished(std::uint64_t unique) const {
+std::optional<Fact> SessionState::unfinished(std::uint64_t unique) const {
   const auto found = unfinished_.find(unique);
   if (found == unfinished_.end()) return std::nullopt;
   return found->second.fact;
@@ -299,8 +299,8 @@ bool SessionState::has_unclaimed() const {
   return false;
 }
 
-std::vector<std::uint64_t> SessionState::old_facts() const {
-  std::vector<std::uint64_t> facts;
+std::vector<Fact> SessionState::old_facts() const {
+  std::vector<Fact> facts;
   for (std::uint32_t slot = 0; slot < kChanges; ++slot)
     if (const auto fact = fact_of(slot); slots_[slot].is_old && fact) facts.push_back(fact);
   return facts;

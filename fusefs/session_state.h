@@ -53,7 +53,7 @@ class SessionState {
     Change(SessionState* state, std::uint32_t slot) : state_(state), slot_(slot) {}
     Change(Change&& other) noexcept : state_(std::exchange(other.state_, nullptr)), slot_(other.slot_) {}
     /// What the next daemon is told of it (Request::note).
-    std::uint64_t* fact() const;
+    Fact* fact() const;
     /// The references on nodes that were taken for its reply, by dead daemons first; 0: given back. Once the
     /// kernel lost a request's reply, nobody else knows of them. At most kReferences are noted.
     std::uint32_t references() const;
@@ -70,15 +70,10 @@ class SessionState {
     SessionState* state_;
     std::uint32_t slot_;
   };
-  /// This bit is in facts that are no inode numbers. Alone it says that the change is simply made again, but
-  /// that the kernel must hear of it where nobody asks again. A fact of 0 is for what the kernel keeps
-  /// nothing of, or forgets by itself when it gets no answer.
-  static constexpr std::uint64_t kNoInode = std::uint64_t{1} << 62;
-  /// `fact` is for the next daemon, should this one die: what it needs to tell whether the change was made.
   /// Of a request that a dead daemon had started already, that daemon's fact stays.
-  Change start(std::uint64_t unique, std::uint64_t fact = 0);
+  Change start(std::uint64_t unique, Fact fact = {});
   /// Whether a dead daemon had started this request, and the fact it noted.
-  std::optional<std::uint64_t> unfinished(std::uint64_t unique) const;
+  std::optional<Fact> unfinished(std::uint64_t unique) const;
 
   /// The nodes that references were taken on for replies that are under way.
   std::unordered_set<std::uint64_t> handed_out() const;
@@ -89,7 +84,7 @@ class SessionState {
   void forget_unclaimed();
   /// Those of the changes that a dead daemon had started of which the kernel may not have heard yet: they
   /// have not come again, or they have and are not answered.
-  std::vector<std::uint64_t> old_facts() const;
+  std::vector<Fact> old_facts() const;
 
   /// While one exists, the workspace may differ from what the kernel was told of it.
   class Untold {
@@ -151,14 +146,14 @@ class SessionState {
   StateHeader& header() const;
   FileRecord* find_file(FileId id) const REQUIRES(mutex_);
   void finish(std::uint32_t slot);
-  std::uint64_t fact_of(std::uint32_t slot) const;
+  Fact fact_of(std::uint32_t slot) const;
   std::atomic<std::uint64_t>& reference_at(std::uint32_t slot, std::uint32_t index) const;
 
   mutable Mutex mutex_;
   SharedRegion region_;
   struct Unfinished {
     std::uint32_t slot;
-    std::uint64_t fact;
+    Fact fact;
   };
   std::unordered_map<std::uint64_t, Unfinished> unfinished_;  // by request; set once, at take-over
   struct Slot {

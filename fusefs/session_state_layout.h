@@ -24,7 +24,7 @@ struct OpcodeCounter {
 
 struct ChangeRecord {
   std::atomic<std::uint64_t> unique;  // 0 while free; stored last
-  std::uint64_t fact;
+  Fact fact;
   std::atomic<std::uint32_t> references;
   std::atomic<std::uint64_t> first_reference;  // the others have a place of their own
 };

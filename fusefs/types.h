@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "fusefs/fact.h"
 #include "policy/zones.h"
 
 namespace okcvm::fusefs {
@@ -99,14 +100,14 @@ struct Request {
   pid_t pid = 0;
   std::uint64_t unique = 0;  // the kernel's number of it, which grows; 0: not the kernel's
   bool may_have_run = false;
-  std::uint64_t noted = 0;  // then: the last fact that daemon noted of it (SessionState::Change)
+  Fact noted;  // then: the last one that daemon noted of it (SessionState::Change)
   bool kill_privileges =
       false;                    // the kernel asks to clear set-uid and set-gid bits (FUSE_HANDLE_KILLPRIV_V2)
   bool unless_capable = false;  // but only of who may not keep them (CAP_FSETID)
-  std::uint64_t* fact = nullptr;
+  Fact* fact = nullptr;
 
   /// Notes what the next daemon needs to know of this request, should this one die now.
-  void note(std::uint64_t what) const {
+  void note(Fact what) const {
     if (fact) std::atomic_ref(*fact).store(what, std::memory_order_release);
   }
 };

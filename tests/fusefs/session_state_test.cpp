@@ -36,7 +36,7 @@ class SessionStateTest : public testing::Test {
     for (const auto request : requests) state->start(request, kFact).leave();
   }
 
-  static constexpr std::uint64_t kFact = 7;
+  static constexpr auto kFact = Fact::inode(7);
   test::ScratchDirectory scratch_{"session-state"};
 };
 
