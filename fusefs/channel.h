@@ -74,7 +74,8 @@ class Channel {
   void set_syncs_at_once(bool syncs_at_once) { syncs_at_once_ = syncs_at_once; }
 
   /// The size of the next request, which is then in the reader's buffer, or -1 with an errno; EAGAIN: the
-  /// calling thread should end. The buffer is given back while nothing comes.
+  /// calling thread should end. The buffer is given back while nothing comes. First comes a FORGET that was
+  /// set aside, then what other threads gave to this one, then what the kernel has.
   ssize_t read(Reader& reader);
   /// Whether the thread has a request in hand already; otherwise it is given none until it calls read().
   bool has_one_for(Reader& reader);

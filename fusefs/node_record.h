@@ -24,7 +24,7 @@ struct NodeRecord {
   std::uint32_t mappers;  // and kMayBeMapped
   std::uint32_t content_epoch;
   std::uint32_t coverage_epoch;
-  std::uint32_t trust;
+  std::uint32_t trust;  // the table's when the handle was last verified; or kMisplaced, kUnverified
   VolumeId volume;
   Zone zone;
   std::uint8_t type;  // S_IFMT >> 12

@@ -239,7 +239,7 @@ class NodeTable {
   std::unordered_map<VolumeId, std::int64_t> in_skills_ GUARDED_BY(mutex_);  // nodes of each volume
   KernelKnowledge kernel_ GUARDED_BY(mutex_);
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = kFirstFreeSlot;
-  std::uint32_t trust_ GUARDED_BY(mutex_) = 1;
+  std::uint32_t trust_ GUARDED_BY(mutex_) = 1;  // raised where inodes may have been replaced unseen
   std::uint64_t live_ GUARDED_BY(mutex_) = 0;
   std::uint64_t misplacements_ GUARDED_BY(mutex_) = 0;
 };
