@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -38,6 +39,7 @@ struct CurrentRequest {
   bool resent() const { return header->unique & protocol::kUniqueResend; }
   template <typename Body>
   const Body& body() const {
+    assert(header);
     return *reinterpret_cast<const Body*>(header + 1);
   }
 };

@@ -359,7 +359,7 @@ Result<bool> PathFiles::make_directories(const Caller& caller, const RelPath& pa
   wait_for_file_system(path.text());
   const SessionState::Untold untold(state_);
   std::vector<Placed> made;
-  const auto result = with_gates(
+  auto result = with_gates(
       path, [&](Zone closed) { return make_directories_alone(caller, path, mode, check, closed, made); });
   for (const auto& placed : made) {
     tell_kernel(placed);  // a node that went the kernel does not know

@@ -47,7 +47,7 @@ Result<SnapshotId> SnapshotId::parse(std::string_view text) {
   return SnapshotId(std::string(text));
 }
 
-Result<std::unique_ptr<Store>> Store::open(StoreConfig config) try {
+Result<std::unique_ptr<Store>> Store::open(const StoreConfig& config) try {
   Result<void> ready;
   for (int tries = 0; tries < 2; ++tries) {  // for a moment's lack of memory a sound one looks damaged
     auto store = std::make_unique<GitStore>(config);

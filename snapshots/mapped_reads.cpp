@@ -14,8 +14,8 @@ std::uintptr_t page_size = 4096;
 
 /// Puts a page of zeros where the one is that cannot be read; the read is then done again.
 void on_sigbus(int signal, siginfo_t* info, void*) {
-  void* const page =
-      reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(info->si_addr) & ~(page_size - 1));
+  char* const at = static_cast<char*>(info->si_addr);
+  void* const page = at - (reinterpret_cast<std::uintptr_t>(at) & (page_size - 1));
   if (!is_reading || info->si_code != BUS_ADRERR ||
       ::mmap(page, page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != page)
     ::signal(signal, SIG_DFL);  // it comes again

@@ -59,9 +59,10 @@ PackEntry PackDeltas::shortened(const PackEntry& whole, std::size_t deltas) {
   auto delta = deltas == 0 ? as_delta(object, numbers, whole.bytes.size() / 2) : std::nullopt;
   if (delta || object.units.empty()) {
     bases_.pop_back();
-    return delta ? std::move(*delta) : whole;
+    if (!delta) return whole;
+    return std::move(*delta);
   }
-  remembered_ += object.bytes.size() + object.units.size() * sizeof object.units.front();
+  remembered_ += object.bytes.size() + object.units.size() * sizeof(Units::value_type);
   for (const auto number : numbers) {
     auto& others = like_[number];
     if (others.size() == kTries) others.erase(others.begin());

@@ -294,14 +294,16 @@ std::vector<std::string> Repository::problems_for_git() const {
 
 std::vector<std::string> Repository::advice_on_indexes() const {
   std::vector<std::string> advice;
-  for (const auto& pack : packs_of(folder_.get())) {
-    const std::string path = "objects/pack/" + pack;
-    const auto index = std::filesystem::path(path).replace_extension(".idx").string();
-    const auto anew = "`git index-pack " + path + "` in the session's repository makes it anew";
+  const auto advise = [&advice](const std::string& pack, const std::string& problem) {
+    advice.push_back(problem + "`git index-pack " + pack + "` in the session's repository makes it anew");
+  };
+  for (const auto& name : packs_of(folder_.get())) {
+    const auto pack = std::filesystem::path("objects/pack") / name;
+    const auto index = std::filesystem::path(pack).replace_extension(".idx");
     if (::faccessat(folder_.get(), index.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0)
-      advice.push_back(path + " has no index: " + anew);
+      advise(pack, pack.string() + " has no index: ");
     else if (is_damaged_index(folder_.get(), index))
-      advice.push_back(index + " is damaged: remove it, then " + anew);
+      advise(pack, index.string() + " is damaged: remove it, then ");
   }
   return advice;
 }

@@ -125,7 +125,7 @@ class Store {
   /// Does not create anything on disk. Finishes or rolls back what a crash interrupted: then `recovered()`
   /// says so. `corrupt` if a repository exists but cannot be opened; a restore that was interrupted is then
   /// given up, and what is there stays as it is.
-  static Result<std::unique_ptr<Store>> open(StoreConfig config);
+  static Result<std::unique_ptr<Store>> open(const StoreConfig& config);
   virtual ~Store() = default;
 
   /// The paths that recovery changed in the workspace; empty when there was nothing to recover.

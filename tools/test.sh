@@ -17,7 +17,7 @@ for option in "$@"; do
   esac
 done
 need_root
-install_packages "${build_packages[@]}" attr btrfs-progs bubblewrap curl fish gcc git groff libc6-dev make procps python3 \
+install_packages "${build_packages[@]}" attr btrfs-progs bubblewrap clang curl fish gcc git groff libc6-dev make procps python3 \
   sqlite3 strace tar xfsprogs
 [ -c /dev/fuse ] || modprobe fuse 2>/dev/null || echo "there is no /dev/fuse: tests that mount will be skipped"
 

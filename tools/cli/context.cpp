@@ -135,9 +135,10 @@ Outcome<Json> Context::get_pages(const std::string& target, const Filters& filte
                                  const std::function<std::string(const Json& row)>& cursor,
                                  std::size_t most) const {
   const auto filter = query(filters);
+  const auto pages = target + (filter.empty() ? "?" : filter + "&") + "after=";
   Json rows = Json::array();
   for (std::string after;;) {
-    auto page = get(target + (filter.empty() ? "?" : filter + "&") + "after=" + after);
+    auto page = get(pages + after);
     if (!page) return page;
     for (const auto& row : list_in(*page, member)) rows.push_back(row);
     const auto last = rows.empty() ? std::string() : cursor(rows.back());

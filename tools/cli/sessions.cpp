@@ -124,7 +124,7 @@ std::string yes_no(bool value) {
 
 /// A session with what its zones and its mount hold now.
 Outcome<Json> with_use(const Context& context, Json session) {
-  const auto use = context.get(session_target(text_in(session, "id"), "/info"));
+  auto use = context.get(session_target(text_in(session, "id"), "/info"));
   if (!use) return use;
   session.update(*use);
   return session;

@@ -78,7 +78,7 @@ std::string visible(std::string_view text, bool lines) {
 }
 
 std::string shortened(std::string_view text, std::size_t most) {
-  const auto shown = visible(text);
+  auto shown = visible(text);
   if (fitting(shown, most).bytes == shown.size()) return shown;
   return shown.substr(0, fitting(shown, most - 1).bytes) + "…";
 }
