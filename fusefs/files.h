@@ -29,7 +29,7 @@ struct FileInfo {
   uid_t uid = 0;
   gid_t gid = 0;
   std::uint64_t size = 0;
-  timespec modified{};
+  timespec modified{}, changed{};
   std::uint64_t inode = 0;
 };
 

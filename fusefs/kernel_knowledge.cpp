@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 namespace okcvm::fusefs {
 namespace {
@@ -58,6 +59,7 @@ KernelKnowledge::Telling& KernelKnowledge::telling(std::uint32_t slot) {
 bool KernelKnowledge::tell(std::uint32_t slot) {
   if (slot < left_out_.size() && left_out_[slot]) {
     left_out_[slot] = false;
+    is_asked_again_ = names_to_give_ == 0;
     names_to_give_ = kNamesForOneAsked;
   }
   const Asking& asking = Asking::current();
@@ -88,14 +90,28 @@ void KernelKnowledge::listed(NodeId directory, bool from_start, std::uint32_t na
   listing.complete = names == 0;
 }
 
-bool KernelKnowledge::should_list_again(NodeId directory) {
-  const auto listing = listings_.find(directory.value);
+bool KernelKnowledge::Listing::is_outdated() const {
   // The kernel would never again keep a listing of which it is made to forget a part (Linux 6.18).
+  return complete && outdated >= std::max(kFewOutdated, names / kNamesForOneAttribute);
+}
+
+bool KernelKnowledge::should_list_again(NodeId directory, std::uint32_t slot) {
+  const auto listing = listings_.find(directory.value);
   if (listing == listings_.end() || !listing->second.complete) return false;
-  const auto enough = std::max(kFewOutdated, listing->second.names / kNamesForOneAttribute);
-  if (++listing->second.outdated < enough) return false;
+  ++listing->second.outdated;
+  if (names_to_give_ == 0) set(left_out_, slot, true);
+  if (names_to_give_ == 0 || !listing->second.is_outdated()) return false;
   listings_.erase(listing);
   return true;
+}
+
+std::vector<NodeId> KernelKnowledge::to_list_again() {
+  std::vector<NodeId> directories;
+  if (!std::exchange(is_asked_again_, false)) return directories;
+  for (const auto& [id, listing] : listings_)
+    if (listing.is_outdated()) directories.push_back(NodeId{id});
+  for (const NodeId id : directories) listings_.erase(id.value);
+  return directories;
 }
 
 void KernelKnowledge::forget_all() {

@@ -44,9 +44,13 @@ class KernelKnowledge {
 
   /// It was given so many names of a directory, and may keep them; with none it has all.
   void listed(NodeId directory, bool from_start, std::uint32_t names);
-  /// It will ask for the attributes of one more file of this directory. Answers true once that is so for so
-  /// many that giving the listing anew, attributes included, costs less than asking for each.
-  bool should_list_again(NodeId directory);
+  /// It will ask for the attributes of this file of this directory, should a program want them. Answers true
+  /// once that is so for so many that giving the listing anew, attributes included, costs less than asking
+  /// for each. Where no program asked lately, they are left out for the time being.
+  bool should_list_again(NodeId directory, std::uint32_t slot);
+  /// The directories that are to be listed again since a program asks, as the last tell() found; none most
+  /// of the time.
+  std::vector<NodeId> to_list_again();
 
   void forget(NodeId directory) { listings_.erase(directory.value); }
   void forget_all();
@@ -63,11 +67,14 @@ class KernelKnowledge {
     std::uint32_t names = 0;
     std::uint32_t outdated = 0;
     bool complete = false;
+
+    bool is_outdated() const;
   };
   Telling& telling(std::uint32_t slot);
   std::vector<bool> attributes_;
-  std::vector<bool> left_out_;       // by the last listing, and not asked for since
+  std::vector<bool> left_out_;       // by the last listing, or outdated, and not asked for since
   std::uint32_t names_to_give_ = 0;  // with attributes, before some are left out again
+  bool is_asked_again_ = false;      // some are given, where none were
   std::vector<Telling> tellings_;
   std::unordered_map<std::uint64_t, Listing> listings_;  // by directory
 };

@@ -367,7 +367,7 @@ AttributesTold NodeTable::told(NodeId id, bool has_one_name) {
     kernel_.set_attributes(id.slot());
   else
     kernel_.forget_attributes(id.slot());
-  return {open_state_of(*row), may_be_kept};
+  return {open_state_of(*row), may_be_kept, kernel_.to_list_again()};
 }
 
 bool NodeTable::changed(NodeId id) {
@@ -403,7 +403,7 @@ std::optional<NodeId> NodeTable::outdated(NodeId id) {
   if (!row || row->opens || kernel_.has_attributes(id.slot())) return std::nullopt;
   if (rule_of(row->zone).changes_underneath) return std::nullopt;  // soon asked again anyway
   const NodeId directory{row->parent};
-  return kernel_.should_list_again(directory) ? std::optional(directory) : std::nullopt;
+  return kernel_.should_list_again(directory, id.slot()) ? std::optional(directory) : std::nullopt;
 }
 
 bool NodeTable::is_recorded(NodeId id, std::uint32_t epoch) const {

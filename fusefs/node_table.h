@@ -39,6 +39,7 @@ struct OpenState {
 struct AttributesTold {
   OpenState open;
   bool may_be_kept = true;  // KernelKnowledge::tell
+  std::vector<NodeId> to_list_again = {};
 };
 
 /// What a node that went leaves for its owner to give back.

@@ -301,6 +301,7 @@ class Operations {
   const std::vector<std::string>& mount_points() const { return config_.mount_points; }
 
  private:
+  static constexpr double kMomentSeconds = 0.001;  // rounded up to a tick of the kernel's clock
   // Where a name is to be changed: the rules allow it and the directory is there.
   using Place = std::shared_ptr<const Directory>;
   Result<Place> place_for_change(const Request& request, NodeId parent, const char* name,
@@ -318,6 +319,8 @@ class Operations {
   Result<void> make_if_zone(const Node& node);
   static Unexpected why_no_attributes(const Node& node, const Error& error);
 
+  /// NodeTable::told, and has those directories listed again.
+  AttributesTold tell(NodeId id, bool has_one_name);
   Entry entry_of(const Node& node, struct stat status);
   /// The attributes of a file that was mapped, once nobody can store to it any more.
   std::optional<struct stat> settled_status(const Node& node);

@@ -217,7 +217,10 @@ Result<std::pair<Entry, Opened>> Operations::open_new(const Request& request, En
     forget(entry.id, 1);
     return fail(opened.error());
   }
-  if ((flags & O_ACCMODE) == O_RDWR && opened->backing_id) entry.attributes_seconds = 0;
+  // For the kernel's own look at what it opens. Nothing can be stored unseen before the file is made longer,
+  // which the kernel sees.
+  if ((flags & O_ACCMODE) == O_RDWR && opened->backing_id)
+    entry.attributes_seconds = std::min(entry.attributes_seconds, kMomentSeconds);
   return std::pair{entry, std::move(*opened)};
 }
 

@@ -20,7 +20,6 @@ namespace {
 // may believe what it was told. Where the host can change files too, it asks again after kSharedSeconds.
 constexpr double kManagedSeconds = 24 * 3600;
 constexpr double kSharedSeconds = 0.4;
-constexpr double kMomentSeconds = 0.001;  // rounded up to a tick of the kernel's clock
 constexpr blkcnt_t kBlocksOfPage = 4096 / 512;
 
 // Inode numbers of directories that have no backing file, or not always the same one.
@@ -50,6 +49,12 @@ struct KernelDirent {  // linux_dirent64, getdents(2)
 
 // -- What the kernel is told
 
+AttributesTold Operations::tell(NodeId id, bool has_one_name) {
+  auto told = nodes_.told(id, has_one_name);
+  for (const NodeId directory : told.to_list_again) kernel_.inode(directory);
+  return told;
+}
+
 Entry Operations::entry_of(const Node& node, struct stat status) {
   const ZoneRule& rule = rule_of(node.zone);
   status.st_ino = is_zone_directory(node.id) ? kVirtualInode + node.id.value
@@ -60,14 +65,15 @@ Entry Operations::entry_of(const Node& node, struct stat status) {
   Entry entry{node.id, status, seconds, seconds};
   // What is done to a file under one name changes its attributes under the others.
   const bool has_one_name = status.st_nlink == 1 || S_ISDIR(status.st_mode);
-  const auto [open, may_be_kept] = nodes_.told(node.id, has_one_name);
+  const auto told = tell(node.id, has_one_name);
+  const OpenState& open = told.open;
   // Stores through a shared mapping of what is passed through change the times of a file without a word to
   // us or to the kernel's own idea of it; other writes do not.
   const bool changes_unseen = (open.mappers && open.backing_id) || open.may_be_mapped;
   // What has no block at all is one hole to tar and others, without a look.
   const bool has_to_show_block = open.may_hide_stores() && status.st_blocks == 0 && status.st_size > 0;
   if (has_to_show_block) entry.attributes.st_blocks = kBlocksOfPage;
-  if (!may_be_kept || has_to_show_block)
+  if (!told.may_be_kept || has_to_show_block)
     entry.attributes_seconds = 0;
   else if (changes_unseen)
     entry.attributes_seconds = steady_attributes_.are_steady(node.id, status) ? kMomentSeconds : 0;
@@ -100,7 +106,7 @@ Entry Operations::virtual_directory(Zone zone) {
   status.st_blksize = 4096;
   status.st_atim = status.st_mtim = status.st_ctim = config_.created_at;
   const double seconds = zone == Zone::kSkills ? kSharedSeconds : kManagedSeconds;
-  const bool may_be_kept = nodes_.told(node_of(zone), true).may_be_kept;  // the first write may come between
+  const bool may_be_kept = tell(node_of(zone), true).may_be_kept;  // the first write may come between
   return Entry{node_of(zone), status, kManagedSeconds, may_be_kept ? seconds : 0};
 }
 

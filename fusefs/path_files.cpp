@@ -41,6 +41,7 @@ FileInfo info_of_entry(const Entry& entry, std::string name) {
   info.gid = status.st_gid;
   info.size = static_cast<std::uint64_t>(status.st_size);
   info.modified = status.st_mtim;
+  info.changed = status.st_ctim;
   info.inode = status.st_ino;
   return info;
 }

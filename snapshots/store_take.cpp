@@ -189,6 +189,8 @@ Result<GitStore::Taken> GitStore::take_from(const Base& from, const std::string&
     auto same = to_snapshot(*repository_, *from.commit);
     if (!same) return fail(same.error());
     same->unchanged = true;
+    same->stats.rescanned = false;  // these are told of the call
+    same->in_flight.clear();
     return Taken{std::move(*same), *from.commit, std::move(*tree), {}};
   }
   if (from.newest && !from.commit) {

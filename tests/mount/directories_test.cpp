@@ -281,6 +281,40 @@ TEST_F(Directories, FilesThatWereReadGetTheirAttributesWithTheListing) {
   EXPECT_LE(asked_for_all, kFiles / 10);
 }
 
+/// Nor does the listing come anew for a program that only reads. Who then asks for the attributes of one file
+/// gets the others of all folders with their listings.
+TEST_F(Directories, FilesThatWereReadAreNotListedAgainForWhoAsksForNoAttributes) {
+  if (!session().driver().statistics().passthrough) GTEST_SKIP() << "the kernel keeps what it read";
+  constexpr std::uint64_t kFiles = 200;
+  const auto here = shared_in_session();
+  const auto file = [&](const char* folder, std::uint64_t i) { return here / folder / std::to_string(i); };
+  for (const char* folder : {"a", "b"}) {
+    EXPECT_OK(::mkdir((here / folder).c_str(), 0755));
+    for (std::uint64_t i = 0; i < kFiles; ++i) write(file(folder, i), "text");
+  }
+  const auto read_all = [&] {
+    for (const char* folder : {"a", "b"}) {
+      EXPECT_EQ(list(here / folder).size(), kFiles);
+      for (std::uint64_t i = 0; i < kFiles; ++i) {
+        std::array<char, 8> text{};
+        EXPECT_EQ(::read(open_file(file(folder, i), O_RDONLY).get(), text.data(), text.size()), 4);
+      }
+    }
+  };
+  for (int i = 0; i < 2; ++i) read_all();
+  auto listed = count_of("READDIRPLUS");
+  for (int i = 0; i < 5; ++i) read_all();
+  EXPECT_EQ(count_of("READDIRPLUS"), listed);
+
+  EXPECT_EQ(stat_of(file("a", 0)).st_size, 4);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (count_of("READDIRPLUS") == listed && std::chrono::steady_clock::now() < deadline)
+    EXPECT_EQ(list(here / "b").size(), kFiles);
+  const auto asked = count_of("GETATTR");
+  for (std::uint64_t i = 0; i < kFiles; ++i) EXPECT_EQ(stat_of(file("b", i)).st_size, 4);
+  EXPECT_LE(count_of("GETATTR") - asked, kFiles / 10);
+}
+
 /// Once something was made in a folder, the kernel has to be given its attributes again. Listings bring them
 /// from when somebody asked for those of one that was listed.
 TEST_F(Directories, FoldersThatChangedGetTheirAttributesWithTheListing) {

@@ -150,6 +150,21 @@ TEST_F(FileData, WhatWasStoredThroughAMappingIsReadByPath) {
   }
 }
 
+/// As lock files and those of mkstemp(3) are made.
+TEST_F(FileData, AFileThatIsMadeToBeReadAsWellIsNotAskedForAsItIsOpened) {
+  constexpr int kFiles = 200;
+  const auto asked_for = [&](int flags) {
+    const auto before = count_of("GETATTR");
+    for (int i = 0; i < kFiles; ++i)
+      open_file(outputs() / (std::to_string(flags) + "." + std::to_string(i)), O_CREAT | O_EXCL | flags);
+    return count_of("GETATTR") - before;
+  };
+  EXPECT_LE(asked_for(O_RDWR), asked_for(O_WRONLY) + kFiles / 2) << "a tick of the clock may come between";
+  const auto file = open_file(outputs() / "f", O_CREAT | O_RDWR);
+  ASSERT_OK(::ftruncate(file.get(), 4096));
+  EXPECT_EQ(stat_of(outputs() / "f").st_size, 4096);
+}
+
 /// As databases do before each query, and the kernel would otherwise ask us each time.
 TEST_F(FileData, TheSizeOfAFileOpenForWritingIsNotAskedForEachTime) {
   const auto file = open_file(outputs() / "f", O_CREAT | O_RDWR);

@@ -71,7 +71,7 @@ TEST_F(BrokenOffRestore, LeavesNothingThatTheNextSnapshotDoesNotSee) {
     const auto taken = snapshot();
     EXPECT_TRUE(taken.stats.rescanned);
     expect_exact(taken);
-    EXPECT_FALSE(snapshot("again").stats.rescanned) << "once is enough";
+    for (int i = 0; i < 2; ++i) EXPECT_FALSE(snapshot("again").stats.rescanned) << "once is enough";
     restore(*two_);
     expect_exact(*two_);
   }

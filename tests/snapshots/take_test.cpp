@@ -201,13 +201,21 @@ TEST_F(SnapshotTest, AFileOpenForWritingIsNamedAndStaysDirty) {
   make_zones();
   shell("echo 1 > outputs/log");
   record_.open_for_writing("outputs/log");
-  const auto file = open_file(in("outputs/log"), O_WRONLY | O_APPEND);
+  auto file = open_file(in("outputs/log"), O_WRONLY | O_APPEND);
   const auto first = snapshot();
   EXPECT_THAT(first.in_flight, ElementsAre(rel("outputs/log")));
   write_all(file, "2\n");
   const auto second = snapshot();
   EXPECT_NE(second.id.text(), first.id.text());
   EXPECT_EQ(git("show " + second.id.text() + ":workspace/outputs/log"), "1\n2\n");
+  file = {};
+  record_.nothing_is_open();
+  for (const char* round : {"what the record still has", "nothing"}) {
+    const auto same = snapshot();
+    EXPECT_TRUE(same.unchanged);
+    EXPECT_EQ(same.id.text(), second.id.text());
+    EXPECT_THAT(same.in_flight, IsEmpty()) << "it was, when the snapshot was taken; now changed: " << round;
+  }
 }
 
 /// The kernel tells of the last close a moment after it.

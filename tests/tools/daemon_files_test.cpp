@@ -208,6 +208,19 @@ TEST_F(DaemonFiles, AreNotOverwrittenUnseen) {
   EXPECT_EQ(remove(first), 404);
 }
 
+TEST_F(DaemonFiles, AreNotOverwrittenUnseenWhereTheTimeWasSetBack) {
+  const auto first = put("outputs/f", "one").json()["etag"].get<std::string>();
+  const auto file = mount("s1") / "outputs/f";
+  struct stat before {};
+  ASSERT_EQ(::stat(file.c_str(), &before), 0);
+  const FileDescriptor writer(::open(file.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_EQ(::pwrite(writer.get(), "two", 3, 0), 3);
+  const timespec times[2] = {before.st_atim, before.st_mtim};
+  ASSERT_EQ(::futimens(writer.get(), times), 0);
+  EXPECT_EQ(put("outputs/f", "mine", {{"If-Match", first}}).status, 412);
+  EXPECT_EQ(get("outputs/f").body, "two");
+}
+
 TEST_F(DaemonFiles, AreAskedForByTheirTimes) {
   put("outputs/f", "one");
   const timespec times[2] = {{784111777, 500'000'000}, {784111777, 500'000'000}};

@@ -190,10 +190,14 @@ Json view_of_entry(const RelPath& path, const fusefs::FileInfo& info,
 }
 
 std::string etag_of(const fusefs::FileInfo& info) {
+  const auto nanoseconds = [](const timespec& time) {
+    return static_cast<unsigned long long>(time.tv_sec) * 1'000'000'000 +
+           static_cast<unsigned long long>(time.tv_nsec);
+  };
   char text[80];
-  std::snprintf(text, sizeof text, "\"%llx-%llx-%llx%09lx\"", static_cast<unsigned long long>(info.inode),
-                static_cast<unsigned long long>(info.size),
-                static_cast<unsigned long long>(info.modified.tv_sec), info.modified.tv_nsec);
+  std::snprintf(text, sizeof text, "\"%llx-%llx-%llx-%llx\"", static_cast<unsigned long long>(info.inode),
+                static_cast<unsigned long long>(info.size), nanoseconds(info.modified),
+                nanoseconds(info.changed));
   return text;
 }
 

@@ -44,8 +44,8 @@ Json view_of_restore(bool dry_run, const snapshots::RestoreResult& result);
 /// Of a file, directory or link at `path`; `target` only of links.
 Json view_of_entry(const RelPath& path, const fusefs::FileInfo& info,
                    const std::optional<std::string>& target);
-/// Of the inode, the size and the modification time (nanoseconds), quoted. It misses a change that keeps the
-/// size and sets the time back (utimensat(2)).
+/// Of the inode, the size, and the times of its modification and change (nanoseconds), quoted. It misses what
+/// is stored through a mapping where that moves no time: into a page that is dirty already.
 std::string etag_of(const fusefs::FileInfo& info);
 
 template <typename T>
