@@ -112,6 +112,7 @@ Result<Attributes> attributes_of(int fd, const struct stat& status) {
   const auto listed = xattr_names(fd);
   if (!listed) return fail(listed.error());
   const std::string& names = *listed;
+  Xattrs::List found;
   std::string room;  // kept apart from the values, which are many and small
   for (std::size_t at = 0; at < names.size(); at = names.find('\0', at) + 1) {
     const char* name = names.data() + at;
@@ -120,9 +121,10 @@ Result<Attributes> attributes_of(int fd, const struct stat& status) {
     const ssize_t length = ::fgetxattr(fd, name, room.data(), room.size());
     if (length < 0 && errno == ENODATA) continue;
     if (length < 0) return fail_errno(errno, kWhat);
-    attributes.xattrs.emplace_back(name, room.substr(0, static_cast<std::size_t>(length)));
+    found.emplace_back(name, room.substr(0, static_cast<std::size_t>(length)));
   }
-  std::sort(attributes.xattrs.begin(), attributes.xattrs.end());
+  std::sort(found.begin(), found.end());
+  attributes.xattrs = Xattrs(std::move(found));
   return attributes;
 }
 

@@ -1,6 +1,9 @@
 #include "snapshots/folder_record.h"
 
+#include <algorithm>
 #include <charconv>
+#include <unordered_map>
+#include <utility>
 
 #include "policy/words.h"
 #include "snapshots/names.h"
@@ -36,8 +39,8 @@ void append_attributes(char type, const Attributes& attributes, std::string& out
   append_time(attributes.modified, out);
 }
 
-void append_xattrs(const Attributes& attributes, std::string& out) {
-  for (const auto& [name, value] : attributes.xattrs)
+void append_xattrs(const Xattrs& xattrs, std::string& out) {
+  for (const auto& [name, value] : xattrs.list())
     out.append("x ").append(to_line(name)).append(" ").append(to_line(value)).append("\n");
 }
 
@@ -73,14 +76,40 @@ class Fields {
   bool ok_ = true;
 };
 
-bool parse_line(std::string_view line, FolderRecord& record, Attributes*& last) {
+/// What the lines so far say.
+struct Parsed {
+  FolderRecord record;
+  Attributes* last = nullptr;  // of the last entry, or the folder
+  Xattrs::List xattrs;         // of that, as far as they have come
+
+  void end_entry() {
+    if (last && !xattrs.empty()) last->xattrs = Xattrs(std::exchange(xattrs, {}));
+  }
+};
+
+/// The entry of this name before the last, as whose xattrs are told.
+const Node* earlier_entry(const FolderRecord& record, std::string_view name) {
+  if (record.entries.empty()) return nullptr;
+  const auto end = record.entries.end() - 1;
+  const auto at = std::lower_bound(record.entries.begin(), end, name, ByName());
+  return at != end && (*at)->name == name ? at->get() : nullptr;
+}
+
+bool parse_line(std::string_view line, Parsed& parsed) {
+  auto& [record, last, xattrs] = parsed;
   if (line.size() < 2 || line[1] != ' ') return false;
   Fields fields(line.substr(2));
+  if (line[0] != 'x') parsed.end_entry();
   switch (line[0]) {
     case '.':
       record.attributes = fields.attributes();
       last = &record.attributes;
       return fields.ok();
+    case '=': {
+      const Node* const earlier = earlier_entry(record, from_line(fields.rest()));
+      if (earlier) record.entries.back()->attributes.xattrs = earlier->attributes.xattrs;
+      return earlier != nullptr;
+    }
     case 'f':
     case 'l': {
       auto node = std::make_unique<Node>();
@@ -96,7 +125,7 @@ bool parse_line(std::string_view line, FolderRecord& record, Attributes*& last) 
     case 'x': {
       if (!last) return false;
       const auto name = fields.word();
-      last->xattrs.emplace_back(from_line(name), from_line(fields.rest()));
+      xattrs.emplace_back(from_line(name), from_line(fields.rest()));
       return !name.empty();
     }
     case 'd': {
@@ -117,14 +146,19 @@ std::string format_folder_record(const Node& directory,
   text.reserve(64 + directory.children.size() * 64);
   append_attributes('.', directory.attributes, text);
   text += '\n';
-  append_xattrs(directory.attributes, text);
+  append_xattrs(directory.attributes.xattrs, text);
+  std::unordered_map<const Xattrs::List*, std::string_view> first_with;  // the name of an entry
   for (const auto& node : directory.children) {
     if (node->type != NodeType::kFile && node->type != NodeType::kLink) continue;
     append_attributes(node->type == NodeType::kFile ? 'f' : 'l', node->attributes, text);
     text += ' ';
     append_number(node->size, 10, text);
     text.append(node->sparse ? " s " : " - ").append(to_line(node->name)).append("\n");
-    append_xattrs(node->attributes, text);
+    const auto& xattrs = node->attributes.xattrs;
+    if (!xattrs.are_large() || first_with.try_emplace(&xattrs.list(), node->name).second)
+      append_xattrs(xattrs, text);
+    else
+      text.append("= ").append(to_line(first_with.at(&xattrs.list()))).append("\n");
   }
   for (const auto& [git_name, name] : long_names)
     text.append("d ").append(git_name).append(" ").append(to_line(name)).append("\n");
@@ -132,15 +166,15 @@ std::string format_folder_record(const Node& directory,
 }
 
 Result<FolderRecord> parse_folder_record(std::string_view text) {
-  FolderRecord record;
-  Attributes* last = nullptr;
+  Parsed parsed;
   while (!text.empty()) {
     const auto end = text.find('\n');
-    if (end == text.npos || !parse_line(text.substr(0, end), record, last))
+    if (end == text.npos || !parse_line(text.substr(0, end), parsed))
       return fail(Code::kCorrupt, "the metadata of a folder in a snapshot is damaged");
     text.remove_prefix(end + 1);
   }
-  return record;
+  parsed.end_entry();
+  return std::move(parsed.record);
 }
 
 }  // namespace okcvm::snapshots

@@ -15,6 +15,8 @@ namespace okcvm::snapshots {
 ///     . 755 1000:1000 1700000000.123456789
 ///     f 644 1000:1000 1700000000.123456789 4096 - report.md
 ///     x user.origin https://example.org/         (of the line above; percent signs for odd bytes)
+///     f 644 1000:1000 1700000000.123456789 4096 - same.md
+///     = report.md                                (large ones: those of that earlier entry)
 ///     l 777 1000:1000 1700000000.123456789 9 - latest
 ///     d %00c2..9e a%20name%20too%20long%20for%20git     (a sub-folder whose git name does not tell its name)
 ///

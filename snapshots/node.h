@@ -14,6 +14,7 @@
 
 #include "policy/rel_path.h"
 #include "snapshots/oid.h"
+#include "snapshots/xattrs.h"
 
 namespace okcvm::snapshots {
 
@@ -30,7 +31,7 @@ struct Attributes {
   uid_t uid = 0;
   gid_t gid = 0;
   timespec modified{};
-  std::vector<std::pair<std::string, std::string>> xattrs;  // "user.*", sorted by name
+  Xattrs xattrs;
 };
 
 bool operator==(const Attributes& a, const Attributes& b);

@@ -86,7 +86,7 @@ Result<void> remove_other_xattrs(int fd, const std::vector<Xattr>& wanted, const
 /// goes is removed first, and the order matters. The largest come first; where they find no room so, the
 /// smallest.
 Result<void> set_xattrs(int fd, const Attributes& attributes, const std::string& path) {
-  auto ordered = attributes.xattrs;
+  auto ordered = attributes.xattrs.list();
   const auto size_of = [](const Xattr& xattr) { return xattr.first.size() + xattr.second.size(); };
   if (auto removed = remove_other_xattrs(fd, ordered, path); !removed) return removed;
   std::ranges::stable_sort(ordered, std::ranges::greater(), size_of);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -60,6 +61,30 @@ TEST_F(LinksTest, ANameThatIsNotTheOneWrittenThroughIsEnough) {
   write_through("temp/three", "through three");
   record_.note(ChangeKind::kContent, "uploads/b/two");
   expect_bytes(snapshot(), {"outputs/a/one", "uploads/b/two", "temp/three"}, "through three");
+}
+
+TEST_F(LinksTest, LargeExtendedAttributesAreStoredOnceAFolder) {
+  constexpr std::size_t kSize = 3000;  // ext4 has room for a block
+  constexpr int kNames = 200;
+  make_zones();
+  write(in("outputs/a file"), "bytes");
+  std::string value(kSize, '\0');
+  for (std::size_t i = 0; i < kSize; ++i) value[i] = static_cast<char>(i * i * 7919 >> 3);
+  if (::setxattr(in("outputs/a file").c_str(), "user.large", value.data(), value.size(), 0) != 0)
+    GTEST_SKIP() << "no extended attributes on this file system";
+  for (int i = 0; i < kNames; ++i) make_link("outputs/a file", "outputs/" + std::to_string(i));
+  write(in("outputs/other"), "another file");
+  ASSERT_EQ(::setxattr(in("outputs/other").c_str(), "user.large", value.data(), value.size() - 1, 0), 0);
+  record_.lose_track();
+  const auto taken = snapshot();
+  EXPECT_LT(std::stoul(git("cat-file -s " + taken.id.text() + ":metadata/tree/outputs/.okcvm")),
+            3 * 3 * kSize + kNames * 100);
+  expect_exact(taken);
+  const auto before = manifest();
+  reopen();
+  shell("rm -r outputs/* && echo other > outputs/100");
+  restore(taken);
+  expect_same(before, manifest());
 }
 
 TEST_F(LinksTest, ModesAreOfAllNames) {
