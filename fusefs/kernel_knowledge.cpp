@@ -59,6 +59,7 @@ KernelKnowledge::Telling& KernelKnowledge::telling(std::uint32_t slot) {
 bool KernelKnowledge::tell(std::uint32_t slot) {
   if (slot < left_out_.size() && left_out_[slot]) {
     left_out_[slot] = false;
+    ++asked_;
     is_asked_again_ = names_to_give_ == 0;
     names_to_give_ = kNamesForOneAsked;
   }
@@ -85,7 +86,7 @@ void KernelKnowledge::is_new(std::uint32_t slot) {
 
 void KernelKnowledge::listed(NodeId directory, bool from_start, std::uint32_t names) {
   Listing& listing = listings_[directory.value];
-  if (from_start) listing = {};
+  if (from_start) listing = {.given_anew_at = listing.given_anew_at};
   listing.names += names;
   listing.complete = names == 0;
 }
@@ -99,18 +100,21 @@ bool KernelKnowledge::should_list_again(NodeId directory, std::uint32_t slot) {
   const auto listing = listings_.find(directory.value);
   if (listing == listings_.end() || !listing->second.complete) return false;
   ++listing->second.outdated;
-  if (names_to_give_ == 0) set(left_out_, slot, true);
-  if (names_to_give_ == 0 || !listing->second.is_outdated()) return false;
-  listings_.erase(listing);
+  const bool is_unwanted = names_to_give_ == 0 && listing->second.given_anew_at == asked_;
+  if (is_unwanted) set(left_out_, slot, true);
+  if (is_unwanted || !listing->second.is_outdated()) return false;
+  listing->second = {.given_anew_at = asked_};
   return true;
 }
 
 std::vector<NodeId> KernelKnowledge::to_list_again() {
   std::vector<NodeId> directories;
   if (!std::exchange(is_asked_again_, false)) return directories;
-  for (const auto& [id, listing] : listings_)
-    if (listing.is_outdated()) directories.push_back(NodeId{id});
-  for (const NodeId id : directories) listings_.erase(id.value);
+  for (auto& [id, listing] : listings_) {
+    if (!listing.is_outdated()) continue;
+    directories.push_back(NodeId{id});
+    listing = {.given_anew_at = asked_};
+  }
   return directories;
 }
 

@@ -46,7 +46,7 @@ class KernelKnowledge {
   void listed(NodeId directory, bool from_start, std::uint32_t names);
   /// It will ask for the attributes of this file of this directory, should a program want them. Answers true
   /// once that is so for so many that giving the listing anew, attributes included, costs less than asking
-  /// for each. Where no program asked lately, they are left out for the time being.
+  /// for each; but not again until some program asked for what was left out.
   bool should_list_again(NodeId directory, std::uint32_t slot);
   /// The directories that are to be listed again since a program asks, as the last tell() found; none most
   /// of the time.
@@ -67,6 +67,7 @@ class KernelKnowledge {
     std::uint32_t names = 0;
     std::uint32_t outdated = 0;
     bool complete = false;
+    std::uint64_t given_anew_at = 0;  // as asked_ counts; 0: never
 
     bool is_outdated() const;
   };
@@ -74,6 +75,7 @@ class KernelKnowledge {
   std::vector<bool> attributes_;
   std::vector<bool> left_out_;       // by the last listing, or outdated, and not asked for since
   std::uint32_t names_to_give_ = 0;  // with attributes, before some are left out again
+  std::uint64_t asked_ = 1;          // so often, for what was left out
   bool is_asked_again_ = false;      // some are given, where none were
   std::vector<Telling> tellings_;
   std::unordered_map<std::uint64_t, Listing> listings_;  // by directory
