@@ -281,13 +281,13 @@ void MountedSession::tell_after_take_over() {
 
 // -- Ending
 
-bool MountedSession::end_loop() {
+bool MountedSession::end_loop(std::chrono::milliseconds timeout) {
   // While requests are still answered: a notice may wait for one.
   if (!notifier_.drain_for(kTellingTimeout)) state_->set_untold();
   if (session_) fuse_session_exit(session_);
   channel_.stop();
   notifier_.cut();
-  is_held_up_ = loop_ && !loop_->join_within(kEndingTimeout);
+  is_held_up_ = loop_ && !loop_->join_within(timeout);
   if (is_held_up_) return false;
   notifier_.stop();
   if (session_) {
@@ -302,7 +302,8 @@ bool MountedSession::is_in_place() const {
 }
 
 Result<void> MountedSession::unmount(bool force) {
-  if (finished_) return is_held_up_ ? put_away() : Result<void>();
+  if (phase_ == Phase::kUnmounted) return put_away();
+  if (phase_ != Phase::kServing) return {};
   // Not only those that the kernel would refuse for: a container has a mount of its own.
   if (!all_closed_within(force ? kForcedClosingTimeout : kClosingTimeout) && !force) return in_use();
   const auto there = mounted_at(config_.mount_point);
@@ -324,7 +325,7 @@ Result<void> MountedSession::unmount(bool force) {
       put_back(held, config_.mount_point))
     return in_use_elsewhere();
   held = {};  // the last reference goes while what the kernel still has to write is served
-  finished_ = true;
+  phase_ = Phase::kUnmounted;
   fault_point("mount.gone");
   ::rmdir(config_.mount_point.c_str());
   return put_away();
@@ -335,8 +336,8 @@ Result<void> MountedSession::put_away() {
   const auto written =
       state_->passthrough() ? nodes_->written_past_us() : std::unordered_set<std::uint64_t>();
   // Files that are still open and not passed through need us until they are closed, or this object goes.
-  if (state_->passthrough() || state_->open_count() == 0) {
-    if (!end_loop())
+  if (is_held_up_ || state_->passthrough() || state_->open_count() == 0) {
+    if (!end_loop(kEndingTimeout))
       return fail(Code::kBusy,
                   "a program waits in it for a file system that does not answer (a skill's, or the "
                   "workdir's): try again once it does");
@@ -344,6 +345,7 @@ Result<void> MountedSession::put_away() {
     if (const FileDescriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC)); nothing)
       ::dup3(nothing.get(), device_.get(), O_CLOEXEC);
   }
+  phase_ = Phase::kPutAway;
   if (workspace_->is_materialized()) changes_->rest([this] { return workspace_->sync(); });
   fault_point("mount.rested");
   leave_only_writers(config_.runtime_dir, config_.id, written);
@@ -360,14 +362,16 @@ bool MountedSession::all_closed_within(std::chrono::milliseconds time) const {
 }
 
 void MountedSession::abandon() {
-  if (finished_) return;
-  finished_ = true;
-  end_loop();
+  if (phase_ != Phase::kServing) return;
+  phase_ = Phase::kAbandoned;
+  end_loop(kTellingTimeout);  // what is not answered then comes to the next daemon
 }
 
 MountedSession::~MountedSession() {
   [[maybe_unused]] auto unmounted = unmount(true);
-  end_loop();
+  if (end_loop(kEndingTimeout)) return;
+  loop_->join();
+  end_loop({});
 }
 
 // -- What a session shows

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <optional>
@@ -27,7 +29,7 @@ class MountedSession final : public SessionMount {
   void abandon() override;
   bool is_held_up() const override { return is_held_up_; }
   int device() const override { return device_.get(); }
-  bool is_mounted() const override { return loop_ && !loop_->ended(); }
+  bool is_mounted() const override { return loop_ && !loop_->ended() && !is_held_up_; }
   bool is_in_place() const override;
   Files& files() override { return files_; }
 
@@ -53,8 +55,8 @@ class MountedSession final : public SessionMount {
                  std::unique_ptr<SessionState> state, Start start);
   Result<void> run();
   void tell_of_skill(const Name& name);
-  /// False: is_held_up(), and the rest is left for the next call.
-  bool end_loop();
+  /// Waits so long for requests that were begun. False: is_held_up(), and the rest is left for the next call.
+  bool end_loop(std::chrono::milliseconds timeout);
   Result<void> put_away();
   /// Whether no file is open; the kernel tells of a close(2) a moment later.
   bool all_closed_within(std::chrono::milliseconds time) const;
@@ -86,8 +88,10 @@ class MountedSession final : public SessionMount {
   fuse_session* session_ = nullptr;
   std::unique_ptr<RequestLoop> loop_;
   std::promise<void> ready_;  // the handshake with the kernel is done
-  bool finished_ = false;     // unmounted or abandoned
-  bool is_held_up_ = false;
+  /// What was left where the next mount would have it too is put away once.
+  enum class Phase : std::uint8_t { kServing, kUnmounted, kPutAway, kAbandoned };
+  Phase phase_ = Phase::kServing;
+  std::atomic<bool> is_held_up_{false};
 };
 
 }  // namespace okcvm::fusefs

@@ -81,6 +81,7 @@ struct Parsed {
   FolderRecord record;
   Attributes* last = nullptr;  // of the last entry, or the folder
   Xattrs::List xattrs;         // of that, as far as they have come
+  char kind = '\0';            // of the last line
 
   void end_entry() {
     if (last && !xattrs.empty()) last->xattrs = Xattrs(std::exchange(xattrs, {}));
@@ -96,16 +97,18 @@ const Node* earlier_entry(const FolderRecord& record, std::string_view name) {
 }
 
 bool parse_line(std::string_view line, Parsed& parsed) {
-  auto& [record, last, xattrs] = parsed;
+  auto& [record, last, xattrs, kind] = parsed;
   if (line.size() < 2 || line[1] != ' ') return false;
   Fields fields(line.substr(2));
   if (line[0] != 'x') parsed.end_entry();
+  const char before = std::exchange(kind, line[0]);
   switch (line[0]) {
     case '.':
       record.attributes = fields.attributes();
       last = &record.attributes;
       return fields.ok();
     case '=': {
+      if (before != 'f' && before != 'l') return false;
       const Node* const earlier = earlier_entry(record, from_line(fields.rest()));
       if (earlier) record.entries.back()->attributes.xattrs = earlier->attributes.xattrs;
       return earlier != nullptr;
@@ -123,7 +126,7 @@ bool parse_line(std::string_view line, Parsed& parsed) {
       return fields.ok() && Name::parse(record.entries.back()->name).has_value();
     }
     case 'x': {
-      if (!last) return false;
+      if (!last || before == '=' || before == 'd') return false;
       const auto name = fields.word();
       xattrs.emplace_back(from_line(name), from_line(fields.rest()));
       return !name.empty();

@@ -1,11 +1,11 @@
 #include "snapshots/xattrs.h"
 
 #include <algorithm>
-#include <functional>
-#include <string_view>
-#include <unordered_map>
+#include <map>
 
 #include "policy/thread_annotations.h"
+#include "snapshots/oid.h"
+#include "snapshots/repository.h"
 
 namespace okcvm::snapshots {
 namespace {
@@ -20,27 +20,27 @@ bool is_large(const List& list) {
   return size >= kLarge;
 }
 
-std::size_t hash_of(const List& list) {
-  std::size_t hash = list.size();
-  for (const auto& xattr : list)
-    for (const std::string_view text : {xattr.first, xattr.second})
-      hash = hash * 31 + std::hash<std::string_view>()(text);
-  return hash;
+/// One for which nobody finds lists that share it: programs choose what they hold.
+Oid digest_of(const List& list) {
+  std::string text;
+  for (const auto& [name, value] : list)
+    text.append(name).append(1, '\0').append(std::to_string(value.size())).append(1, '\0').append(value);
+  return hash_object(ObjectKind::kBlob, text);
 }
 
 /// The large ones that are in use. Thread-safe.
 class InUse final {
  public:
   std::shared_ptr<const List> one_of(List list) EXCLUDES(mutex_) {
-    const auto hash = hash_of(list);
+    const auto digest = digest_of(list);
     const MutexLock lock(mutex_);
-    const auto [begin, end] = lists_.equal_range(hash);
-    for (auto at = begin; at != end; ++at)
-      if (auto known = at->second.lock(); known && *known == list) return known;
     if (lists_.size() >= most_) drop_unused();
-    auto made = std::make_shared<const List>(std::move(list));
-    lists_.emplace(hash, made);
-    return made;
+    auto& known = lists_[digest];
+    auto one = known.lock();
+    if (one && *one == list) return one;
+    one = std::make_shared<const List>(std::move(list));
+    known = one;
+    return one;
   }
 
  private:
@@ -50,7 +50,7 @@ class InUse final {
   }
 
   Mutex mutex_;
-  std::unordered_multimap<std::size_t, std::weak_ptr<const List>> lists_ GUARDED_BY(mutex_);  // by their hash
+  std::map<Oid, std::weak_ptr<const List>> lists_ GUARDED_BY(mutex_);  // by their digests
   std::size_t most_ GUARDED_BY(mutex_) = 64;  // before those that are not used any more are dropped
 };
 

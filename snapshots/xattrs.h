@@ -21,7 +21,9 @@ class Xattrs final {
   /// Whether each copy would count. All that are equal then have one list().
   bool are_large() const;
 
-  friend bool operator==(const Xattrs& a, const Xattrs& b) { return a.list() == b.list(); }
+  friend bool operator==(const Xattrs& a, const Xattrs& b) {
+    return a.list_ == b.list_ || a.list() == b.list();
+  }
 
  private:
   std::shared_ptr<const List> list_;  // nullptr: none

@@ -20,5 +20,7 @@ python
 }
 cd "$folder"
 for kind in shared sources; do
-  commands "$kind" | xargs -d '\n' -P "$(nproc)" -n 1 sh -c  # 123 where one of them finds something
+  list=$(commands "$kind")
+  [ -n "$list" ] || { echo "there are no $kind to look at" >&2; exit 1; }
+  xargs -d '\n' -P "$(nproc)" -n 1 sh -c <<<"$list"  # 123 where one of them finds something
 done

@@ -123,6 +123,26 @@ TEST_F(HungWorkdir, HoldsUpTheUnmountForALimitedTime) {
   EXPECT_EQ(program.join(), 0);
 }
 
+TEST_F(HungWorkdir, LeavesTheNextMountItsState) {
+  hang();
+  ChildProcess program([&](ChildProcess& self) {
+    const FileDescriptor file(::open((workdir() / "file").c_str(), O_RDONLY));
+    self.signal();
+    self.wait();
+    return file ? 0 : 1;
+  });
+  wait_for_driver_within(SYS_open_by_handle_at, 1);
+  EXPECT_FALSE(session().driver().unmount(true));
+  answer_again();
+  program.wait();
+  value_of(session().driver().unmount(true));
+  session().remount();
+  session().hand_over();
+  EXPECT_EQ(read(outputs() / "file"), "bytes");
+  program.signal();
+  EXPECT_EQ(program.join(), 0);
+}
+
 TEST_F(HungWorkdir, LooksANameUp) {
   expect_no_wait_for(
       1, [&](int) { return !there_is(workdir() / "new"); }, SYS_openat2);

@@ -45,7 +45,9 @@ Json view_of_restore(bool dry_run, const snapshots::RestoreResult& result);
 Json view_of_entry(const RelPath& path, const fusefs::FileInfo& info,
                    const std::optional<std::string>& target);
 /// Of the inode, the size, and the times of its modification and change (nanoseconds), quoted. It misses what
-/// is stored through a mapping where that moves no time: into a page that is dirty already.
+/// is stored through a mapping where that moves no time: into a page that is dirty already; and two writes in
+/// one tick of the file system's clock. Whatever else moves the time of the change (chmod, link, rename)
+/// counts.
 std::string etag_of(const fusefs::FileInfo& info);
 
 template <typename T>
