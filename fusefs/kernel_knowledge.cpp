@@ -60,7 +60,7 @@ bool KernelKnowledge::tell(std::uint32_t slot) {
   if (slot < left_out_.size() && left_out_[slot]) {
     left_out_[slot] = false;
     ++asked_;
-    is_asked_again_ = names_to_give_ == 0;
+    is_asked_again_ = std::exchange(are_declined_, false);
     names_to_give_ = kNamesForOneAsked;
   }
   const Asking& asking = Asking::current();
@@ -101,8 +101,12 @@ bool KernelKnowledge::should_list_again(NodeId directory, std::uint32_t slot) {
   if (listing == listings_.end() || !listing->second.complete) return false;
   ++listing->second.outdated;
   const bool is_unwanted = names_to_give_ == 0 && listing->second.given_anew_at == asked_;
-  if (is_unwanted) set(left_out_, slot, true);
-  if (is_unwanted || !listing->second.is_outdated()) return false;
+  if (is_unwanted) {
+    set(left_out_, slot, true);
+    are_declined_ = true;
+    return false;
+  }
+  if (!listing->second.is_outdated()) return false;
   listing->second = {.given_anew_at = asked_};
   return true;
 }

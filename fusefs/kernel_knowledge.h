@@ -76,7 +76,8 @@ class KernelKnowledge {
   std::vector<bool> left_out_;       // by the last listing, or outdated, and not asked for since
   std::uint32_t names_to_give_ = 0;  // with attributes, before some are left out again
   std::uint64_t asked_ = 1;          // so often, for what was left out
-  bool is_asked_again_ = false;      // some are given, where none were
+  bool are_declined_ = false;        // listings are outdated that nobody wanted
+  bool is_asked_again_ = false;      // and now somebody does
   std::vector<Telling> tellings_;
   std::unordered_map<std::uint64_t, Listing> listings_;  // by directory
 };

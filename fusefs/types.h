@@ -21,7 +21,7 @@ namespace okcvm::fusefs {
 struct NodeId {
   std::uint64_t value = 0;
   constexpr std::uint32_t slot() const { return static_cast<std::uint32_t>(value); }
-  friend constexpr auto operator<=>(const NodeId&, const NodeId&) = default;
+  friend constexpr auto operator<=>(const NodeId&, const NodeId&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
 inline constexpr NodeId kRootNode{1};      // FUSE_ROOT_ID, linux/fuse.h
@@ -90,7 +90,7 @@ struct Node {
 /// A file handle's number in the protocol; 0 is none.
 struct FileId {
   std::uint64_t value = 0;
-  friend constexpr auto operator<=>(const FileId&, const FileId&) = default;
+  friend constexpr auto operator<=>(const FileId&, const FileId&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
 /// Who asks, and whether this request may have been carried out by a daemon that died before it answered.

@@ -31,7 +31,9 @@ class FileDescriptor final {
   explicit operator bool() const noexcept { return fd_ >= 0; }
   int release() noexcept { return std::exchange(fd_, -1); }
   void reset() noexcept {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    // clang-tidy does not see that fd_ is set in pairs that are made empty.
+    if (fd_ >= 0)  // NOLINT(clang-analyzer-core.UndefinedBinaryOperatorResult)
+      ::close(std::exchange(fd_, -1));
   }
 
  private:

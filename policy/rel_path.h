@@ -53,7 +53,7 @@ class RelPath {
   bool is_within(const RelPath& ancestor) const;
 
   friend bool operator==(const RelPath&, const RelPath&) = default;
-  friend auto operator<=>(const RelPath&, const RelPath&) = default;
+  friend auto operator<=>(const RelPath&, const RelPath&) = default;  // NOLINT(modernize-use-nullptr)
 
  private:
   explicit RelPath(std::string text) : text_(std::move(text)) {}

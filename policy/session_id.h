@@ -16,7 +16,7 @@ class SessionId {
 
   const std::string& text() const { return text_; }
   friend bool operator==(const SessionId&, const SessionId&) = default;
-  friend auto operator<=>(const SessionId&, const SessionId&) = default;
+  friend auto operator<=>(const SessionId&, const SessionId&) = default;  // NOLINT(modernize-use-nullptr)
 
  private:
   explicit SessionId(std::string text) : text_(std::move(text)) {}

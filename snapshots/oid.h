@@ -31,7 +31,7 @@ struct Oid {
   static std::optional<Oid> parse(std::string_view hex);
 
   friend bool operator==(const Oid&, const Oid&) = default;
-  friend auto operator<=>(const Oid&, const Oid&) = default;
+  friend auto operator<=>(const Oid&, const Oid&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
 struct OidHash {

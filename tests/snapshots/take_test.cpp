@@ -214,7 +214,7 @@ TEST_F(SnapshotTest, AFileOpenForWritingIsNamedAndStaysDirty) {
     const auto same = snapshot();
     EXPECT_TRUE(same.unchanged);
     EXPECT_EQ(same.id.text(), second.id.text());
-    EXPECT_THAT(same.in_flight, IsEmpty()) << "it was, when the snapshot was taken; now changed: " << round;
+    EXPECT_THAT(same.in_flight, IsEmpty()) << "it is closed by now; changed: " << round;
   }
 }
 

@@ -81,7 +81,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void answer_and_close(const Error& error, int status);
   void write_all(std::string bytes, std::function<void()> then);
   void write_from(std::shared_ptr<const std::string> bytes, std::size_t from, std::function<void()> then);
-  void pump_file(std::shared_ptr<FileBody> body);
+  void pump_file(const std::shared_ptr<FileBody>& body);
   void finish_exchange();
   void end_after(std::chrono::milliseconds time, std::function<bool()> is_over);
   void limit_sending();

@@ -94,7 +94,7 @@ void Connection::watch_turn() {
 }
 
 /// Sends the next piece of a file; a worker reads it, since a disk may be slow.
-void Connection::pump_file(std::shared_ptr<FileBody> body) {
+void Connection::pump_file(const std::shared_ptr<FileBody>& body) {
   if (body->size == 0) return finish_exchange();
   context_->workers.post([self = shared_from_this(), body]() noexcept {
     std::string piece(std::min<std::uint64_t>(kPieceOfFile, body->size), '\0');

@@ -282,7 +282,7 @@ class Sessions final {
   void note_unbound(const Session& session) EXCLUDES(mutex_);
   std::vector<std::filesystem::path> folders_put_away() const;
   void finish_deletion(const Session& session, bool was_kept, std::vector<std::filesystem::path>& left);
-  void tell_of_unknown(std::map<std::string, FileDescriptor> devices,
+  void tell_of_unknown(std::map<std::string, FileDescriptor>&& devices,
                        const std::set<std::string, std::less<>>& known);
   void note_affected(const Session& session, std::string reason,
                      Affected::Until until = Affected::Until::kMounted) EXCLUDES(mutex_);

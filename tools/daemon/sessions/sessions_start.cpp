@@ -237,7 +237,7 @@ void Sessions::finish_deletion(const Session& session, bool was_kept,
 }
 
 /// Lets go of the devices that are no session's, and tells of the files that are none's.
-void Sessions::tell_of_unknown(std::map<std::string, FileDescriptor> devices,
+void Sessions::tell_of_unknown(std::map<std::string, FileDescriptor>&& devices,
                                const std::set<std::string, std::less<>>& known) {
   for (auto& [name, device] : devices) {
     device.reset();

@@ -108,7 +108,7 @@ Result<void> Sessions::switch_workdir(Session& session, const WorkdirRequest& re
   const auto note = [&] { return save(session, record); };
   const auto leave = [&] { return detach(session, force); };
   if (auto first = force ? note() : leave(); !first) return first;
-  const auto switched = [&]() -> Result<void> {
+  auto switched = [&]() -> Result<void> {
     if (auto second = force ? leave() : note(); !second) return second;
     return was_mounted ? attach(session) : Result<void>();
   }();
