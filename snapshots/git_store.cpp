@@ -129,9 +129,19 @@ void GitStore::forget_repository() {
   untold_ = true;
 }
 
-/// Runs one public call that only reads what snapshots hold. While another one is at work, maybe for long, a
-/// store of its own looks at the repository beside it: refs move in one step, and no object of a snapshot
-/// ever changes. It may go to another pack, though, and not be found just then.
+/// Runs what only reads what snapshots hold by a store of its own, beside one that may be at work: refs move
+/// in one step, and no object of a snapshot ever changes. It may go to another pack, though, and not be found
+/// just then.
+template <typename Answer, typename... Parameters, typename... Arguments>
+Result<Answer> GitStore::beside(Result<Answer> (GitStore::*work)(Parameters...),
+                                const Arguments&... arguments) const {
+  GitStore other(config_);
+  other.only_looks_ = true;
+  return other.locked(work, arguments...);
+}
+
+/// Runs one public call that only reads what snapshots hold, without waiting for another one, which may be at
+/// work for long.
 template <typename Answer, typename... Parameters, typename... Arguments>
 Result<Answer> GitStore::looked(Result<Answer> (GitStore::*work)(Parameters...),
                                 const Arguments&... arguments) {
@@ -140,9 +150,7 @@ Result<Answer> GitStore::looked(Result<Answer> (GitStore::*work)(Parameters...),
     mutex_.unlock();
     return answer;
   }
-  GitStore beside(config_);
-  beside.only_looks_ = true;
-  auto answer = beside.locked(work, arguments...);
+  auto answer = beside(work, arguments...);
   return answer || answer.error().code != Code::kCorrupt ? answer : locked(work, arguments...);
 }
 
@@ -189,7 +197,15 @@ Result<Snapshot> GitStore::fork(const std::string& snapshot, const StoreConfig& 
 
 Result<VerifyReport> GitStore::verify(const std::string& snapshot, const ChangeSource& changes,
                                       const Progress& progress) {
-  return locked(&GitStore::verify_locked, snapshot, changes, progress);
+  // What takes long is read beside the others. Should anything not be well, it may have moved meanwhile: then
+  // it is looked for again, alone.
+  {
+    MutexLock lock(mutex_);
+    if (repository_) repository_->close();  // what is opened beside it would share its maps
+  }
+  auto intact = beside(&GitStore::intact_objects, progress);
+  if (!intact && intact.error().code == Code::kBusy) return fail(intact.error());
+  return locked(&GitStore::verify_locked, snapshot, std::move(intact).value_or(Objects()), changes, progress);
 }
 
 Result<FileDescriptor> GitStore::lock_repository() {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "policy/thread_annotations.h"
@@ -76,6 +77,8 @@ class GitStore final : public Store {
   template <typename Answer, typename... Parameters, typename... Arguments>
   Result<Answer> run(Result<Answer> (GitStore::*work)(Parameters...), Arguments&&... arguments)
       REQUIRES(mutex_);
+  template <typename Answer, typename... Parameters, typename... Arguments>
+  Result<Answer> beside(Result<Answer> (GitStore::*work)(Parameters...), const Arguments&... arguments) const;
   template <typename Answer, typename... Parameters, typename... Arguments>
   Result<Answer> looked(Result<Answer> (GitStore::*work)(Parameters...), const Arguments&... arguments)
       EXCLUDES(mutex_);
@@ -165,11 +168,15 @@ class GitStore final : public Store {
   /// Whether a blob is only there, or can be read.
   enum class Blobs : std::uint8_t { kAreThere, kCanBeRead };
   class Inspector;
+  using Objects = std::unordered_set<Oid, OidHash>;
+  /// Everything that snapshots hold; nothing, if any of it is not well. `busy` if asked to stop.
+  Result<Objects> intact_objects(const Progress& progress) REQUIRES(mutex_);
+  Result<void> inspect_all(Inspector& inspector, VerifyReport& report) REQUIRES(mutex_);
   /// `busy` if asked to stop.
   Result<bool> is_whole(const Commit& commit, Blobs blobs, const Progress& progress) REQUIRES(mutex_);
   Result<void> tell_of_unrecorded(const Result<std::unique_ptr<Tree>>& everything,
                                   const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
-  Result<VerifyReport> verify_locked(const std::string& snapshot, const ChangeSource& changes,
+  Result<VerifyReport> verify_locked(const std::string& snapshot, Objects intact, const ChangeSource& changes,
                                      const Progress& progress) REQUIRES(mutex_);
 
   UnwrittenZone unwritten_zone() const { return {config_.owner_uid, config_.owner_gid, config_.created_at}; }

@@ -17,9 +17,15 @@ namespace okcvm::snapshots {
 /// Reads every object that can be reached and notes what cannot be.
 class GitStore::Inspector {
  public:
-  /// Of blobs, where they are not read, it is only asked whether they are there.
-  Inspector(const Repository& repository, VerifyReport& report, const Progress& progress, Blobs blobs)
-      : repository_(repository), report_(report), progress_(progress), blobs_(blobs) {}
+  /// Of blobs, where they are not read, it is only asked whether they are there. What was seen is passed
+  /// over.
+  Inspector(const Repository& repository, VerifyReport& report, const Progress& progress, Blobs blobs,
+            Objects seen = {})
+      : repository_(repository), report_(report), progress_(progress), blobs_(blobs), seen_(std::move(seen)) {
+    report_.objects = seen_.size();
+  }
+
+  Objects seen() && { return std::move(seen_); }
 
   /// `busy` if asked to stop.
   Result<void> commits(std::optional<Oid> next) {
@@ -107,7 +113,7 @@ class GitStore::Inspector {
   VerifyReport& report_;
   const Progress& progress_;
   const Blobs blobs_;
-  std::unordered_set<Oid, OidHash> seen_;
+  Objects seen_;
 };
 
 Result<bool> GitStore::is_whole(const Commit& commit, Blobs blobs, const Progress& progress) {
@@ -143,21 +149,34 @@ Result<void> GitStore::tell_of_unrecorded(const Result<std::unique_ptr<Tree>>& e
   return {};
 }
 
-Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, const ChangeSource& changes,
-                                             const Progress& progress) {
+Result<void> GitStore::inspect_all(Inspector& inspector, VerifyReport& report) {
+  for (const char* name : {kMainRef, kBaseRef, kUndoRef}) {
+    const auto ref = repository_->ref(name);
+    if (!ref) report.problems.push_back(ref.error().message);
+    if (auto done = inspector.commits(ref.value_or(std::nullopt)); !done) return done;
+  }
+  // Those behind one that is lost, and that itself once another one was taken.
+  for (const Oid& oid : Ledger(repository_->own_folder()).all().ids)
+    if (auto done = inspector.commits(oid); !done) return done;
+  return {};
+}
+
+Result<GitStore::Objects> GitStore::intact_objects(const Progress& progress) {
+  if (!repository_) return Objects();
+  VerifyReport report;
+  Inspector inspector(*repository_, report, progress, Blobs::kCanBeRead);
+  if (auto done = inspect_all(inspector, report); !done) return fail(done.error());
+  return report.problems.empty() ? std::move(inspector).seen() : Objects();
+}
+
+Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, Objects intact,
+                                             const ChangeSource& changes, const Progress& progress) {
   VerifyReport report;
   if (!repository_ && !snapshot.empty()) return fail(commit_of(snapshot).error());
   if (!repository_) return report;
   if (auto opened = repository_->open_anew(); !opened) return fail(opened.error());
-  Inspector inspector(*repository_, report, progress, Blobs::kCanBeRead);
-  for (const char* name : {kMainRef, kBaseRef, kUndoRef}) {
-    const auto ref = repository_->ref(name);
-    if (!ref) report.problems.push_back(ref.error().message);
-    if (auto done = inspector.commits(ref.value_or(std::nullopt)); !done) return fail(done.error());
-  }
-  // Those behind one that is lost, and that itself once another one was taken.
-  for (const Oid& oid : Ledger(repository_->own_folder()).all().ids)
-    if (auto done = inspector.commits(oid); !done) return fail(done.error());
+  Inspector inspector(*repository_, report, progress, Blobs::kCanBeRead, std::move(intact));
+  if (auto done = inspect_all(inspector, report); !done) return fail(done.error());
   is_damaged_ = !report.problems.empty();
   if (is_damaged_)
     for (auto& advice : repository_->advice_on_indexes()) report.problems.push_back(std::move(advice));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "tests/snapshots/fixture.h"
 
@@ -104,6 +105,50 @@ TEST_F(LooksTest, DoNotWaitForARestoreOrAVerification) {
     return true;
   }));
   EXPECT_GT(looks_, 2);
+}
+
+/// Packs come and go meanwhile.
+TEST_F(LooksTest, AVerificationHoldsUpNobodyWhileItReads) {
+  constexpr int kMany = 60;
+  make_zones();
+  shell("cd outputs; for i in a $(seq 200); do echo $i > $i; done");
+  auto newest = snapshot("many").id.text();
+  int taken = 0;
+  const auto meanwhile = [&](std::string_view, std::uint64_t, std::uint64_t) {
+    if (taken == kMany) return true;
+    write(in("outputs/a"), std::to_string(++taken));
+    record_.note(ChangeKind::kContent, "outputs/a");
+    newest = snapshot(std::to_string(taken)).id.text();
+    return true;
+  };
+  const auto report = store().verify("", record_.source(), meanwhile);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(taken, kMany);
+  EXPECT_THAT(report->problems, IsEmpty());
+  EXPECT_THAT(report->live_differences, IsEmpty());
+  ASSERT_TRUE(report->snapshot);
+  EXPECT_EQ(report->snapshot->text(), newest);
+  const auto again = store().verify("", record_.source(), nullptr);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(report->objects, again->objects);
+}
+
+/// What was damaged meanwhile, too.
+TEST_F(LooksTest, AVerificationReadsWhatCameMeanwhile) {
+  two_states();
+  bool is_done = false;
+  const auto meanwhile = [&](std::string_view, std::uint64_t, std::uint64_t) {
+    if (std::exchange(is_done, true)) return true;
+    shell("cd outputs; head -c 9000000 /dev/urandom > large");
+    snapshot("three");
+    shell("f=$(find " + repository().string() +
+          " -path '*/objects/*' -size +8000k); test -f $f; chmod u+w $f; "
+          "dd if=/dev/zero of=$f bs=1 count=100 seek=5000000 conv=notrunc 2>/dev/null");
+    return true;
+  };
+  const auto report = store().verify("", record_.source(), meanwhile);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_THAT(report->problems, ElementsAre(HasSubstr("outputs/large")));
 }
 
 /// Packs come and go meanwhile.
