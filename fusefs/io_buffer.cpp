@@ -62,9 +62,9 @@ Spare& spare() {
 }  // namespace
 
 std::span<std::byte> IoBuffer::bytes() {
-  if (!memory_) memory_ = spare().take();
   while (!memory_) {
-    memory_ = map_pages();
+    memory_ = spare().take();  // another thread may give one back meanwhile, and wait for this one
+    if (!memory_) memory_ = map_pages();
     if (!memory_) std::this_thread::sleep_for(kUntilThereIsMemory);
   }
   return {memory_, kSize};

@@ -96,6 +96,29 @@ TEST(TheStateDirectory, IsClosedToOthersWhoeverMadeIt) {
   for (const auto& folder : folders) EXPECT_EQ(mode_of(folder), 0700u) << folder;
 }
 
+TEST(TheStateDirectory, IsTakenFromEarlyBuildsWithoutBelievingWhatOthersCouldWrite) {
+  const ScratchDirectory top("state-of-early-builds");
+  daemon::Options options;
+  options.state_dir = top / "state";
+  options.run_dir = top / "run";
+  ASSERT_TRUE(daemon::make_directories(options));
+  const auto changes = options.state_dir / "changes";
+  write(changes / "mine", "x");
+  ASSERT_TRUE(daemon::make_directories(options));
+  EXPECT_EQ(read(changes / "mine"), "x");
+
+  ASSERT_OK(::chmod(changes.c_str(), 0777));
+  const auto made = daemon::make_directories(options);
+  ASSERT_TRUE(made) << made.error().message;
+  struct stat status {};
+  ASSERT_OK(::stat(changes.c_str(), &status));
+  EXPECT_EQ(status.st_mode & 07777, 0700u);
+  EXPECT_TRUE(std::filesystem::is_empty(changes));
+
+  ASSERT_OK(::chmod((options.state_dir / "workspaces").c_str(), 0777));
+  EXPECT_FALSE(daemon::make_directories(options));
+}
+
 TEST(TheStateDirectory, ThatCannotBeMadeIsRefusedForItsReason) {
   const ScratchDirectory top("state-refused");
   daemon::Options options;

@@ -5,12 +5,14 @@
 #include <sqlite3.h>
 
 #include <chrono>
+#include <csignal>
 #include <fstream>
 #include <future>
 #include <sstream>
 
 #include "policy/iso_time.h"
 #include "tests/support/file_io.h"
+#include "tests/support/process.h"
 #include "tools/daemon/host/clock.h"
 
 namespace okcvm::daemon {
@@ -384,6 +386,31 @@ TEST_F(RegistryTest, RefusesANewerVersionUntouched) {
   EXPECT_EQ(error.code, Code::kCorrupt);
   EXPECT_THAT(error.message, ::testing::HasSubstr("newer"));
   EXPECT_EQ(bytes(), before);
+}
+
+/// What was written since the last checkpoint is in the log alone.
+TEST_F(RegistryTest, IsNotBegunAnewBesideTheLogOfAnother) {
+  const auto log = std::filesystem::path(file_.string() + "-wal");
+  open();
+  test::ChildProcess killed([this](test::ChildProcess& self) {
+    const auto registry = open();
+    EXPECT_TRUE(registry && registry->insert(example("late")));
+    self.signal();
+    self.wait();
+    return 0;
+  });
+  const bool is_written = killed.wait();
+  ASSERT_TRUE(is_written);
+  killed.kill(SIGKILL);
+  ASSERT_GT(std::filesystem::file_size(log), 0u);
+  std::filesystem::rename(file_, folder_ / "away");
+  const Error error = refusal();
+  EXPECT_EQ(error.code, Code::kCorrupt);
+  EXPECT_NE(error.message.find("move that away as well"), std::string::npos) << error.message;
+  std::filesystem::rename(folder_ / "away", file_);
+  const auto registry = open();
+  ASSERT_TRUE(registry);
+  EXPECT_EQ(registry->load()->sessions.size(), 1u);
 }
 
 TEST_F(RegistryTest, IsOpenedWhileSomebodyElseWritesToIt) {

@@ -31,7 +31,10 @@ int errno_of(sqlite3* connection) {
   struct statvfs space {};
   if (file && ::statvfs(file, &space) == 0) {
     if (space.f_flag & ST_RDONLY) return EROFS;
-    if (space.f_bavail == 0 || (space.f_files > 0 && space.f_favail == 0)) return ENOSPC;
+    // Some (xfs) make no file any more while a few blocks are left.
+    if (space.f_bavail * space.f_frsize < std::uint64_t{kLogSize} ||
+        (space.f_files > 0 && space.f_favail == 0))
+      return ENOSPC;
   }
   return sqlite3_system_errno(connection);
 }
@@ -104,8 +107,22 @@ bool writes_in_place(const std::filesystem::path& file) {
 }
 
 Unexpected unusable(const std::filesystem::path& file, const std::string& reason) {
-  return fail(Code::kCorrupt, "the registry " + file.string() + " " + reason +
-                                  "; it was left untouched: restore a copy or move it away to start empty");
+  return fail(Code::kCorrupt,
+              "the registry " + file.string() + " " + reason +
+                  "; it was left untouched: restore a copy, or move it away to start empty, together with " +
+                  file.filename().string() + "-wal and -shm, which are part of it");
+}
+
+/// Without its file SQLite would drop a log, with all that is in it alone.
+Result<void> check_log_has_its_file(const std::filesystem::path& file) {
+  const auto size_of = [](const std::string& path) {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0 ? status.st_size : 0;
+  };
+  const std::string log = file.string() + "-wal";
+  if (size_of(file) > 0 || size_of(log) == 0) return {};
+  return fail(Code::kCorrupt, "the registry " + file.string() + " is gone, but not its part " + log +
+                                  ": put the file back, or move that away as well to start empty");
 }
 
 }  // namespace
@@ -118,6 +135,7 @@ void Database::Statement::Finalizer::operator()(sqlite3_stmt* statement) const {
 }
 
 Result<Database> Database::open(const std::filesystem::path& file, int newest_version, bool check) {
+  if (auto checked = check_log_has_its_file(file); !checked) return fail(checked.error());
   if (auto made = make_private_file(file); !made) return fail(made.error());
   const bool alone = !writes_in_place(file);
   auto database = open_as(file, newest_version, check, alone);
