@@ -6,7 +6,54 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace okcvm::fusefs {
+
+/// The caches of all sessions of this process. Its lock comes before theirs.
+class Directories::All {
+ public:
+  static All& instance() {
+    static auto& all = *new All;  // outlives every session
+    return all;
+  }
+
+  void add(Directories& one) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    every_.push_back(&one);
+  }
+  void remove(Directories& one) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    std::erase(every_, &one);
+  }
+  /// Has who keeps most keep less, while all have more than a session may.
+  void make_room() EXCLUDES(mutex_) {
+    const std::size_t most = descriptors_for_one_session();
+    if (kept <= most) return;
+    std::vector<Kept> evicted;  // closed after the lock is released
+    MutexLock lock(mutex_);
+    while (kept > most - most / 16) {  // so that it is seldom done
+      Directories* largest = nullptr;
+      std::size_t size = 0;
+      for (Directories* one : every_) {
+        MutexLock look(one->mutex_);
+        if (one->cached_.size() > size) {
+          largest = one;
+          size = one->cached_.size();
+        }
+      }
+      if (!largest) return;
+      MutexLock look(largest->mutex_);
+      if (!largest->cached_.empty()) evicted.push_back(largest->let_go_of_one());
+    }
+  }
+
+  std::atomic<std::size_t> kept = 0;
+
+ private:
+  Mutex mutex_;
+  std::vector<Directories*> every_ GUARDED_BY(mutex_);
+};
 
 FileDescriptor Directory::hold(const char* name) const {
   constexpr int kFlags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
@@ -15,6 +62,15 @@ FileDescriptor Directory::hold(const char* name) const {
   how.flags = kFlags;
   how.resolve = RESOLVE_NO_XDEV;
   return FileDescriptor(static_cast<int>(::syscall(SYS_openat2, file.get(), name, &how, sizeof how)));
+}
+
+Directories::Directories(Workspace& workspace, NodeTable& nodes) : workspace_(workspace), nodes_(nodes) {
+  All::instance().add(*this);
+}
+
+Directories::~Directories() {
+  All::instance().remove(*this);
+  drop_all();
 }
 
 int Directory::look_at(const char* name, struct stat& status) const {
@@ -49,20 +105,29 @@ Result<std::shared_ptr<const Directory>> Directories::open(NodeId id) {
   directory->zone = node->zone;
   directory->volume = node->key.volume;
 
-  std::shared_ptr<const Directory> evicted;  // closed after the lock is released
-  std::list<std::uint64_t> age{id.value};    // first: it may need memory
-  MutexLock lock(mutex_);
-  const auto [entry, inserted] = cached_.try_emplace(id.value);
-  if (!inserted) return entry->second.directory;
-  entry->second.directory = directory;
-  entry->second.age = age.begin();
-  ages_.splice(ages_.begin(), age);
-  if (cached_.size() > kCapacity) {
-    const auto oldest = cached_.find(ages_.back());
-    evicted = std::move(oldest->second.directory);
-    cached_.erase(oldest);
-    ages_.pop_back();
+  if (!may_be_held(directory->file)) return directory;
+  Kept evicted;                            // closed after the lock is released
+  std::list<std::uint64_t> age{id.value};  // first: it may need memory
+  {
+    MutexLock lock(mutex_);
+    const auto [entry, inserted] = cached_.try_emplace(id.value);
+    if (!inserted) return entry->second.directory;
+    entry->second.directory = directory;
+    entry->second.age = age.begin();
+    ages_.splice(ages_.begin(), age);
+    ++All::instance().kept;
+    if (cached_.size() > kCapacity) evicted = let_go_of_one();
   }
+  All::instance().make_room();
+  return directory;
+}
+
+Directories::Kept Directories::let_go_of_one() {
+  const auto oldest = cached_.find(ages_.back());
+  auto directory = std::move(oldest->second.directory);
+  cached_.erase(oldest);
+  ages_.pop_back();
+  --All::instance().kept;
   return directory;
 }
 
@@ -83,10 +148,12 @@ void Directories::drop(NodeId id) {
   dropped = std::move(found->second.directory);
   ages_.erase(found->second.age);
   cached_.erase(found);
+  --All::instance().kept;
 }
 
 void Directories::drop_all() {
   MutexLock lock(mutex_);
+  All::instance().kept -= cached_.size();
   cached_.clear();
   ages_.clear();
   ++moves_;

@@ -4,6 +4,7 @@
 #include <list>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "fusefs/node_table.h"
 #include "fusefs/types.h"
@@ -30,10 +31,14 @@ struct Directory {
   int look_at(const char* name, struct stat& status) const;
 };
 
-/// Opens directories by node and keeps the recently used ones open, a bounded number of them. Thread-safe.
+/// Opens directories by node and keeps the recently used ones open, a bounded number of them: of a session,
+/// and of all sessions of the process, as it may have descriptors. Thread-safe.
 class Directories {
  public:
-  Directories(Workspace& workspace, NodeTable& nodes) : workspace_(workspace), nodes_(nodes) {}
+  Directories(Workspace& workspace, NodeTable& nodes);
+  ~Directories();
+  Directories(const Directories&) = delete;
+  Directories& operator=(const Directories&) = delete;
 
   /// ENOENT for a zone that was not written yet; ENOTDIR; ESTALE.
   Result<std::shared_ptr<const Directory>> open(NodeId id) EXCLUDES(mutex_);
@@ -51,6 +56,8 @@ class Directories {
   std::uint64_t open_count() const EXCLUDES(mutex_);
 
  private:
+  using Kept = std::shared_ptr<const Directory>;
+  class All;
   static constexpr std::size_t kCapacity = 128;
   struct Cached {
     std::shared_ptr<const Directory> directory;
@@ -58,6 +65,9 @@ class Directories {
     RelPath path;
     bool has_path = false;
   };
+
+  /// Closes the one that was not used for longest, once the answer goes.
+  Kept let_go_of_one() REQUIRES(mutex_);
 
   Workspace& workspace_;
   NodeTable& nodes_;

@@ -114,6 +114,24 @@ TEST_F(OneOfManySessions, TakesNotAllDescriptorsByFilesThatAreOpen) {
   write(outputs() / "file", "bytes");
 }
 
+TEST_F(OneOfManySessions, TakesNoMoreForDirectoriesThanAllMay) {
+  constexpr int kMany = 150;
+  Session second("second"), third("third");
+  limit_descriptors();
+  std::uint64_t open = 0;
+  for (Session* one : {&session(), &second, &third}) {
+    for (int i = 0; i < kMany; ++i) {
+      const auto directory = one->outputs() / std::to_string(i);
+      ASSERT_OK(::mkdir(directory.c_str(), 0755));
+      write(directory / "file", "bytes");
+    }
+    EXPECT_GT(one->driver().statistics().open_directories, kMostOfOne / 4);
+  }
+  for (Session* one : {&session(), &second, &third}) open += one->driver().statistics().open_directories;
+  EXPECT_LE(open, kMostOfOne);
+  EXPECT_GT(open, kMostOfOne / 2);
+}
+
 TEST_F(Sessions, TheMountIsNamedAndRestricted) {
   std::ifstream table("/proc/self/mountinfo");
   std::string line;
