@@ -201,10 +201,12 @@ Result<Entry> Operations::set_attributes(const Request& request, NodeId id, cons
   if (wanted.accessed) access_order_.before_setting(id, request.unique);
   const auto allowed = judged(request, *node, (*file)->get(), wanted);
   if (!allowed) return fail(allowed.error());
-  if (auto applied = apply(request, *node, (*file)->get(), *allowed); !applied) return fail(applied.error());
+  auto applied = apply(request, *node, (*file)->get(), *allowed);
   struct stat status {};
-  if (::fstat((*file)->get(), &status) != 0) return fail_errno(errno);
-  return entry_of(*node, status);
+  if (applied && ::fstat((*file)->get(), &status) != 0) applied = fail_errno(errno);
+  if (applied) return entry_of(*node, status);
+  kernel_.attributes_now(id);  // some of it may have been done
+  return fail(applied.error());
 }
 
 /// As setattr_prepare() does (fs/attr.c).

@@ -104,7 +104,7 @@ void Sessions::open_store(Session& session) {
   if (session.store()) return;
   auto store = backends_.open_store(store_config(session.record()));
   if (store) return session.set_store(std::move(*store), {});
-  auto why = "the session's snapshots cannot be opened (`okcvm load` tries again): " + store.error().message;
+  auto why = "the session's snapshots cannot be opened (each call tries again): " + store.error().message;
   if (why != session.store_error()) log_error("session {}: {}", session.id().text(), why);
   session.set_store(nullptr, std::move(why));
 }
@@ -112,6 +112,7 @@ void Sessions::open_store(Session& session) {
 /// What failed when the session was mounted. A restore would be settled under the programs in it: attach()
 /// sees to it that none is, unless somebody puts the repository of another time back.
 void Sessions::reopen_store(Session& session) {
+  const MutexLock one_at_a_time(reopening_);
   if (!config_.snapshots || session.store() || !session.mount()) return;
   if (snapshots::is_half_restored(store_config(session.record())))
     return session.set_store(nullptr,

@@ -46,7 +46,9 @@ snapshots::Store::ChangeSource changes_through(
 
 }  // namespace
 
-Result<std::shared_ptr<snapshots::Store>> Sessions::store_of(const Session& session) const {
+Result<std::shared_ptr<snapshots::Store>> Sessions::store_of(Session& session) {
+  if (auto store = session.store()) return store;
+  reopen_store(session);
   if (auto store = session.store()) return store;
   return fail(Code::kSnapshotsDisabled, session.store_error());
 }
