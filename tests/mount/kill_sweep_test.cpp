@@ -337,6 +337,22 @@ TEST_F(RefusedRemoval, LeavesAnOpenFileOneLink) {
   });
 }
 
+using ChangeOfAttributes = Sweep;
+
+TEST_F(ChangeOfAttributes, ThatFailsHalfwayIsSeenAsFarAsItWent) {
+  start();
+  write(outputs() / "file", "bytes");
+  ASSERT_OK(::chmod((outputs() / "file").c_str(), 04755));
+  EXPECT_EQ(stat_of(outputs() / "file").st_uid, 0u);
+  arm("errno:backing.chmod:0:EIO");
+  const auto give_away = [](const fs::path& here) {
+    return ANSWER_OF(::chown((here / "file").c_str(), 1000, 1000));
+  };
+  EXPECT_EQ(make({"", "", give_away, ""}, outputs()), "EIO");
+  disarm();
+  EXPECT_EQ(stat_of(outputs() / "file").st_uid, 1000u);
+}
+
 /// Of a session that has something on a disk: of others fsync(2) has nothing to wait for.
 class SyncError : public Sweep {
  protected:
