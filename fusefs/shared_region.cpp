@@ -29,8 +29,10 @@ Result<SharedRegion> SharedRegion::open(const std::filesystem::path& path, std::
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return fail_errno(errno, "cannot stat the run-time state");
   is_new = status.st_size == 0;
-  if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0)
+  if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) {
+    if (errno == EFBIG) return fail(Code::kInternal, "cannot size the run-time state: raise LimitFSIZE=");
     return fail_errno(errno, "cannot size the run-time state");
+  }
 
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
   if (data == MAP_FAILED) return fail_errno(errno, "cannot map the run-time state");

@@ -27,7 +27,8 @@ void start() {
 
 Error last_error(Code code, const std::string& what, std::string path) {
   const git_error* error = git_error_last();
-  constexpr std::array kKept{ENOSPC, EDQUOT, EIO, EMFILE, ENFILE, EROFS};
+  constexpr std::array kKept{ENOSPC, EDQUOT, EIO, EMFILE, ENFILE, EROFS, ENOMEM};
+  if (error && error->klass == GIT_ERROR_NOMEMORY) return Error::from_errno(ENOMEM, what, std::move(path));
   if (error && error->klass == GIT_ERROR_OS && error->message) {
     const std::string_view message = error->message;  // it ends with what errno said before it was cleared
     for (const int kept : kKept)

@@ -406,7 +406,7 @@ int run_daemon(const Options& options, Backends backends) {
   set_up_log(options.log_level, options.log_format);
   ::umask(0);  // modes are given in full where something is made, or are below a folder that is root's alone
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);  // they come as errors
-  raise_descriptor_limit();
+  raise_limits();
   if (auto ran = run(options, std::move(backends)); !ran) {
     log_error("okcvmd cannot run: {}", ran.error().message);
     return 1;

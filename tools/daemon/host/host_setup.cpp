@@ -273,11 +273,13 @@ Result<FileDescriptor> listen_at(const std::filesystem::path& path) {
   return socket;
 }
 
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+void raise_limits() {
+  for (const auto which : {RLIMIT_NOFILE, RLIMIT_FSIZE}) {
+    rlimit limit{};
+    if (::getrlimit(which, &limit) != 0) continue;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(which, &limit);
+  }
 }
 
 }  // namespace okcvm::daemon

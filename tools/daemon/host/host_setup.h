@@ -41,7 +41,8 @@ class DirectoryLock final {
 /// replaced; `busy` if a live one listens there. Before there are threads: the umask is changed meanwhile.
 Result<FileDescriptor> listen_at(const std::filesystem::path& path);
 
-/// As many descriptors as the system allows: each session holds several.
-void raise_descriptor_limit();
+/// As many descriptors as the system allows, for each session holds several, and files as large: what
+/// programs write without passthrough, this process writes for them.
+void raise_limits();
 
 }  // namespace okcvm::daemon

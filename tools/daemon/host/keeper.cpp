@@ -254,7 +254,7 @@ int Keeper::run() {
     return kUsageError;
   }
   if (!set_up()) return std::perror("okcvmd: the keeper cannot start"), 1;
-  raise_descriptor_limit();
+  raise_limits();
   start_child();
   while (result_ < 0) {
     std::array<pollfd, 2> waiting{pollfd{notices_.socket.get(), POLLIN, 0},
