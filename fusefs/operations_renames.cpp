@@ -161,7 +161,8 @@ std::vector<NodeId> Operations::name_moved(const Directory& from, const char* na
 void Operations::moved_inode_changed(NodeId id, const struct stat& moved, const Directory& from,
                                      const Directory& to) {
   attributes_changed(id);
-  if (S_ISDIR(moved.st_mode) && from.id != to.id) kernel_.inode(id);
+  // Its listing shows another parent.
+  if (S_ISDIR(moved.st_mode) && from.id != to.id) kernel_.inode_now(id);
 }
 
 }  // namespace okcvm::fusefs

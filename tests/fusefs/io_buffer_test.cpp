@@ -18,6 +18,7 @@ namespace {
 
 /// One thread of a session waits for memory in the place where the other is to wait for the next request.
 TEST(IoBuffer, IsTakenFromWhoGaveItBackWhereThereIsNoMemory) {
+  if (kIsSanitized) GTEST_SKIP() << "memory cannot be limited under a sanitizer";
   ChildProcess process([](ChildProcess&) {
     ::alarm(30);
     fusefs::IoBuffer first, second;

@@ -62,6 +62,14 @@ class ChildProcess final {
   FileDescriptor channel_;
 };
 
+/// Built with a sanitizer, which takes memory as it likes and keeps what is freed.
+inline constexpr bool kIsSanitized =
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    true;
+#else
+    false;
+#endif
+
 /// Waits until a thread, or a process of one, sleeps in the system call `number` (proc(5), syscall).
 void wait_until_within(const std::atomic<pid_t>& thread, long number);
 

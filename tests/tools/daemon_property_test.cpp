@@ -179,13 +179,6 @@ long anonymous_memory(pid_t process) {
   return -1;
 }
 
-constexpr bool kIsSanitized =
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    true;
-#else
-    false;
-#endif
-
 TEST_F(DaemonProperty, LeavesNothingBehindAfterManySessions) {
   constexpr int kSessions = 200;
   start();
@@ -220,7 +213,7 @@ TEST_F(DaemonProperty, LeavesNothingBehindAfterManySessions) {
             std::string::npos);
   for (const char* folder : {"mnt", "run/sessions", "state/workspaces", "state/snapshots", "state/discarded"})
     EXPECT_TRUE(std::filesystem::is_empty(root_ / folder)) << folder;
-  if (!kIsSanitized) {  // which keep freed memory
+  if (!kIsSanitized) {
     EXPECT_LT(grown, kSettled) << "KiB more with every 200 sessions";
   }
 }
