@@ -80,7 +80,8 @@ Error Error::plain(int errno_value) {
 
 Error Error::from_errno(int errno_value, std::string_view what, std::string path) {
   Error error = plain(errno_value);
-  const char* description = ::strerrordesc_np(errno_value);
+  const char* description = errno_value == ENOSPC ? "no space is left, in bytes or in inodes: free some there"
+                                                  : ::strerrordesc_np(errno_value);
   error.message.append(what).append(": ").append(description ? description : "error");
   error.path = std::move(path);
   return error;
