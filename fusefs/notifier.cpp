@@ -206,6 +206,10 @@ void Notifier::attributes_now(NodeId id) {
   write_notices(device_, inode_message(id, kAttributesAlone));
 }
 
+void Notifier::moving_directory_now(NodeId id) {
+  write_notices(device_, inode_message(id, 0));
+}
+
 void Notifier::was_late() {
   ++times_late_;
   state_->set_untold();

@@ -49,6 +49,7 @@ class Notifier final : public Invalidator {
   bool inode_now(NodeId id) override;
   [[nodiscard]] bool links_now(std::span<const NodeId> ids) override;
   void attributes_now(NodeId id) override;
+  void moving_directory_now(NodeId id) override;
   void after_changes_in(NodeId directory, std::function<void()> then) override {
     push({directory, {}, Manner::kDrop, [then = std::move(then)](Told) { then(); }});
   }

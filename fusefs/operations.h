@@ -98,6 +98,9 @@ class Invalidator {
   /// Attributes alone, done when it returns: that waits for nothing, as long as the request that it is about
   /// keeps the inode in use, or it is a directory.
   virtual void attributes_now(NodeId id) = 0;
+  /// Attributes and the listing of a directory that a request is moving to another one, done when it returns:
+  /// the kernel has it locked, so nobody lists it, and that waits for nothing.
+  virtual void moving_directory_now(NodeId id) = 0;
   /// Calls `then`, from another thread, once every change of names in this directory, and every listing of
   /// it, that is under way in the kernel now has ended there, too.
   virtual void after_changes_in(NodeId directory, std::function<void()> then) = 0;
@@ -372,7 +375,8 @@ class Operations {
   void before_removal(const Directory& directory, const struct stat& status, int held);
   /// The name stays after all, unless `error` says that it was gone already. Answers the error.
   Unexpected refused_removal(const Directory& directory, const struct stat& status, int error);
-  void may_have_lost_names(NodeId id, GoingInodes::Going going);
+  /// The node as it was, if it has none left.
+  std::optional<Node> may_have_lost_names(NodeId id, GoingInodes::Going going);
   void name_is_given(const Node& node, const Directory& directory, const char* name);
   Nameless name_is_gone(const Directory& directory, const char* name, const struct stat& status,
                         FileDescriptor held);

@@ -7,8 +7,9 @@
 namespace okcvm::fusefs {
 
 void Operations::names_will_go(const std::vector<RelPath>& paths) {
-  constexpr int kMostDirectoriesHeld = 1024;  // each somebody may stand in or have open, which we cannot tell
-  int directories_held = 0;
+  // Somebody may stand in each, have it open, or bound elsewhere, which we cannot tell.
+  constexpr int kMostHeld = 2048;  // of directories, and of others
+  int directories_held = 0, others_held = 0;
   RelPath open_on;
   Result<FileDescriptor> directory = fail_errno(ENOENT);
   std::optional<NodeId> place;
@@ -26,9 +27,11 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
     if (!id) continue;
     const OpenState state = nodes_.open_state(*id);
     const bool is_served = S_ISREG(status.st_mode) && state.opens && !state.backing_id;
+    int& so_many_held = S_ISDIR(status.st_mode) ? directories_held : others_held;
     FileDescriptor held;
-    if (is_served || (S_ISDIR(status.st_mode) && directories_held++ < kMostDirectoriesHeld))
+    if (is_served || so_many_held++ < kMostHeld)
       held = FileDescriptor(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (held && !is_served && !may_be_held(held)) held.reset();
     if (held && is_served) orphans_.keep(*id, zone_named(path.top()), held.get());
     if (place) going_.add_name(*place, name, *id);
     going_.add(*id, {status, std::move(held), stays_in_anywhere(directory->get(), name.c_str(), status)});
@@ -43,7 +46,14 @@ std::optional<NodeId> Operations::node_of_directory(const RelPath& path, int dir
 }
 
 void Operations::names_went() {
-  for (auto& [id, going] : going_.take()) may_have_lost_names(id, std::move(going));
+  std::vector<Node> directories;  // that are gone
+  for (auto& [id, going] : going_.take())
+    if (auto gone = may_have_lost_names(id, std::move(going)); gone && gone->is_directory())
+      directories.push_back(std::move(*gone));
+  // The kernel was told of the topmost names. Who stands below them is to hear (getcwd) that his went, too.
+  for (const Node& directory : directories)
+    if (const auto parent = nodes_.find(directory.parent); parent && parent->dead)
+      kernel_.entry(directory.parent, directory.name);
   going_.clear();
 }
 
@@ -60,19 +70,23 @@ bool Operations::has_another_name(NodeId parent, const std::string& name) {
   return inode && ::fstat(inode->get(), &status) == 0 && status.st_nlink > 0;
 }
 
-void Operations::may_have_lost_names(NodeId id, GoingInodes::Going going) {
-  const auto node = nodes_.find(id);
-  if (!node || node->dead) return;
+std::optional<Node> Operations::may_have_lost_names(NodeId id, GoingInodes::Going going) {
+  auto node = nodes_.find(id);
+  if (!node || node->dead) return std::nullopt;
   kernel_.inode(id);
   if (!going.inode)
     if (auto found = open_inode(*node, O_PATH | O_NOFOLLOW)) going.inode = std::move(*found);
   struct stat now {};
-  if (going.inode && ::fstat(going.inode.get(), &now) == 0 && now.st_nlink > (orphans_.keeps(id) ? 1 : 0))
-    return orphans_.drop(id);
+  if (going.inode && ::fstat(going.inode.get(), &now) == 0 && now.st_nlink > (orphans_.keeps(id) ? 1 : 0)) {
+    orphans_.drop(id);
+    return std::nullopt;
+  }
   nodes_.unlinked(node->key, node->parent, node->name, true);
   nodes_.note_last_status(id, going.status);
   directories_.drop(id);
-  if (node->is_directory() && going.inode) removed_.hold(id, std::move(going.inode));
+  if (going.inode) removed_.hold(id, std::move(going.inode));
+  make_room(id, node->key.volume);
+  return std::move(*node);
 }
 
 }  // namespace okcvm::fusefs

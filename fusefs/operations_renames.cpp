@@ -162,7 +162,7 @@ void Operations::moved_inode_changed(NodeId id, const struct stat& moved, const 
                                      const Directory& to) {
   attributes_changed(id);
   // Its listing shows another parent.
-  if (S_ISDIR(moved.st_mode) && from.id != to.id) kernel_.inode_now(id);
+  if (S_ISDIR(moved.st_mode) && from.id != to.id) kernel_.moving_directory_now(id);
 }
 
 }  // namespace okcvm::fusefs

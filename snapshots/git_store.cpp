@@ -53,8 +53,9 @@ Result<std::unique_ptr<Store>> Store::open(const StoreConfig& config) try {
     auto store = std::make_unique<GitStore>(config);
     ready = store->recover();
     if (ready) return std::unique_ptr<Store>(std::move(store));
-    if (ready.error().code != Code::kCorrupt) return fail(ready.error());
+    if (ready.error().code != Code::kCorrupt && ready.error().errno_value != ENOMEM) break;
   }
+  if (ready.error().code != Code::kCorrupt) return fail(ready.error());
   // What is damaged cannot be waited for. Repaired some day, it must not go on over what came meanwhile.
   static_cast<void>(Journal::give_up(config.repository));
   return fail(ready.error());
@@ -198,14 +199,14 @@ Result<Snapshot> GitStore::fork(const std::string& snapshot, const StoreConfig& 
 Result<VerifyReport> GitStore::verify(const std::string& snapshot, const ChangeSource& changes,
                                       const Progress& progress) {
   // What takes long is read beside the others. Should anything not be well, it may have moved meanwhile: then
-  // it is looked for again, alone.
+  // all is read again, alone.
   {
     MutexLock lock(mutex_);
     if (repository_) repository_->close();  // what is opened beside it would share its maps
   }
   auto intact = beside(&GitStore::intact_objects, progress);
   if (!intact && intact.error().code == Code::kBusy) return fail(intact.error());
-  return locked(&GitStore::verify_locked, snapshot, std::move(intact).value_or(Objects()), changes, progress);
+  return locked(&GitStore::verify_locked, snapshot, std::move(intact).value_or(Intact()), changes, progress);
 }
 
 Result<FileDescriptor> GitStore::lock_repository() {

@@ -168,15 +168,19 @@ class GitStore final : public Store {
   /// Whether a blob is only there, or can be read.
   enum class Blobs : std::uint8_t { kAreThere, kCanBeRead };
   class Inspector;
-  using Objects = std::unordered_set<Oid, OidHash>;
-  /// Everything that snapshots hold; nothing, if any of it is not well. `busy` if asked to stop.
-  Result<Objects> intact_objects(const Progress& progress) REQUIRES(mutex_);
+  /// Everything that the snapshots of one repository hold; nothing, if any of it is not well.
+  struct Intact {
+    std::unordered_set<Oid, OidHash> objects;
+    Repository::Place place;
+  };
+  /// `busy` if asked to stop.
+  Result<Intact> intact_objects(const Progress& progress) REQUIRES(mutex_);
   Result<void> inspect_all(Inspector& inspector, VerifyReport& report) REQUIRES(mutex_);
   /// `busy` if asked to stop.
   Result<bool> is_whole(const Commit& commit, Blobs blobs, const Progress& progress) REQUIRES(mutex_);
   Result<void> tell_of_unrecorded(const Result<std::unique_ptr<Tree>>& everything,
                                   const ChangeSource& changes, const Progress& progress) REQUIRES(mutex_);
-  Result<VerifyReport> verify_locked(const std::string& snapshot, Objects intact, const ChangeSource& changes,
+  Result<VerifyReport> verify_locked(const std::string& snapshot, Intact intact, const ChangeSource& changes,
                                      const Progress& progress) REQUIRES(mutex_);
 
   UnwrittenZone unwritten_zone() const { return {config_.owner_uid, config_.owner_gid, config_.created_at}; }

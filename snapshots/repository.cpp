@@ -316,6 +316,11 @@ bool Repository::is_at(const std::filesystem::path& path) const {
          ::faccessat(folder_.get(), kOwnFolder, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
+Repository::Place Repository::place() const {
+  struct stat status {};
+  return ::fstat(folder_.get(), &status) == 0 ? Place(status.st_dev, status.st_ino) : Place();
+}
+
 void Repository::refresh() {
   const MappedReads reads;
   if (set_unsound_indexes_aside(folder_.get(), packs_)) git_odb_refresh(handles_->odb.get());

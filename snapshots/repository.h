@@ -70,6 +70,9 @@ class Repository final {
 
   /// Whether it is what stands at this path by now, with all that is ours in it.
   bool is_at(const std::filesystem::path& path) const;
+  /// Which one it is, wherever it stands: device and inode.
+  using Place = std::pair<dev_t, ino_t>;
+  Place place() const;
 
   /// Looks for packs that came since.
   void refresh();

@@ -20,12 +20,12 @@ class GitStore::Inspector {
   /// Of blobs, where they are not read, it is only asked whether they are there. What was seen is passed
   /// over.
   Inspector(const Repository& repository, VerifyReport& report, const Progress& progress, Blobs blobs,
-            Objects seen = {})
+            std::unordered_set<Oid, OidHash> seen = {})
       : repository_(repository), report_(report), progress_(progress), blobs_(blobs), seen_(std::move(seen)) {
     report_.objects = seen_.size();
   }
 
-  Objects seen() && { return std::move(seen_); }
+  std::unordered_set<Oid, OidHash> seen() && { return std::move(seen_); }
 
   /// `busy` if asked to stop.
   Result<void> commits(std::optional<Oid> next) {
@@ -113,7 +113,7 @@ class GitStore::Inspector {
   VerifyReport& report_;
   const Progress& progress_;
   const Blobs blobs_;
-  Objects seen_;
+  std::unordered_set<Oid, OidHash> seen_;
 };
 
 Result<bool> GitStore::is_whole(const Commit& commit, Blobs blobs, const Progress& progress) {
@@ -161,21 +161,23 @@ Result<void> GitStore::inspect_all(Inspector& inspector, VerifyReport& report) {
   return {};
 }
 
-Result<GitStore::Objects> GitStore::intact_objects(const Progress& progress) {
-  if (!repository_) return Objects();
+Result<GitStore::Intact> GitStore::intact_objects(const Progress& progress) {
+  if (!repository_) return Intact();
   VerifyReport report;
   Inspector inspector(*repository_, report, progress, Blobs::kCanBeRead);
   if (auto done = inspect_all(inspector, report); !done) return fail(done.error());
-  return report.problems.empty() ? std::move(inspector).seen() : Objects();
+  if (!report.problems.empty()) return Intact();
+  return Intact{std::move(inspector).seen(), repository_->place()};
 }
 
-Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, Objects intact,
+Result<VerifyReport> GitStore::verify_locked(const std::string& snapshot, Intact intact,
                                              const ChangeSource& changes, const Progress& progress) {
   VerifyReport report;
   if (!repository_ && !snapshot.empty()) return fail(commit_of(snapshot).error());
   if (!repository_) return report;
   if (auto opened = repository_->open_anew(); !opened) return fail(opened.error());
-  Inspector inspector(*repository_, report, progress, Blobs::kCanBeRead, std::move(intact));
+  if (intact.place != repository_->place()) intact.objects.clear();
+  Inspector inspector(*repository_, report, progress, Blobs::kCanBeRead, std::move(intact.objects));
   if (auto done = inspect_all(inspector, report); !done) return fail(done.error());
   is_damaged_ = !report.problems.empty();
   if (is_damaged_)

@@ -6,8 +6,10 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <cstring>
 #include <fstream>
 #include <future>
@@ -176,6 +178,52 @@ TEST_F(Hold, ADirectoryThatGoesStaysWhatItWasForWhoHasItOpen) {
   EXPECT_THAT(list("/proc/self/fd/" + std::to_string(directory.get())), IsEmpty());
   EXPECT_EQ(::openat(directory.get(), "f", O_CREAT | O_WRONLY, 0644), -1);
   EXPECT_EQ(errno, ENOENT);
+}
+
+/// As a container does that has it bound somewhere.
+TEST_F(Hold, AFileOrLinkThatGoesStaysWhatItWasForWhoRefersToIt) {
+  write(outputs() / "file", "old");
+  fs::create_symlink("file", outputs() / "link");
+  const auto file = open_file(outputs() / "file", O_PATH);
+  const auto link = open_file(outputs() / "link", O_PATH | O_NOFOLLOW);
+  {
+    auto hold = session().driver().hold();
+    hold->will_replace(paths({"outputs/file", "outputs/link"}));
+    write(backing("outputs/draft"), "new");
+    fs::rename(backing("outputs/draft"), backing("outputs/file"));
+    fs::remove(backing("outputs/link"));
+    hold->invalidate(paths({"outputs/file", "outputs/link"}));
+  }
+  EXPECT_EQ(read(outputs() / "file"), "new");
+  const auto by_descriptor = "/proc/self/fd/" + std::to_string(file.get());
+  EXPECT_EQ(read(by_descriptor), "old");
+  EXPECT_OK(::chmod(by_descriptor.c_str(), 0600));
+  EXPECT_EQ(stat_of(file).st_mode, S_IFREG | 0600u);
+  std::array<char, 16> text{};
+  EXPECT_EQ(::readlinkat(link.get(), "", text.data(), text.size()), 4) << errno_name(errno);
+  EXPECT_STREQ(text.data(), "file");
+}
+
+TEST_F(Hold, WhoStandsBelowADirectoryThatGoesIsToldSo) {
+  fs::create_directories(outputs() / "d/sub/deep");
+  ChildProcess program([&](ChildProcess& self) {
+    if (::chdir((outputs() / "d/sub/deep").c_str()) != 0) return errno;
+    self.signal();
+    self.wait();
+    std::array<char, PATH_MAX> path;
+    return ::getcwd(path.data(), path.size()) ? 0 : errno;
+  });
+  const bool stands_there = program.wait();
+  ASSERT_TRUE(stands_there);
+  {
+    auto hold = session().driver().hold();
+    hold->will_replace(paths({"outputs/d", "outputs/d/sub", "outputs/d/sub/deep"}));
+    fs::remove_all(backing("outputs/d"));
+    hold->invalidate(paths({"outputs/d"}));
+  }
+  fs::create_directories(outputs() / "d/sub/deep");
+  program.signal();
+  EXPECT_EQ(program.join(), ENOENT);
 }
 
 TEST_F(Hold, AZoneMadeUnderneathIsSeen) {

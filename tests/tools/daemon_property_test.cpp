@@ -9,6 +9,7 @@
 #include <thread>
 #include <tuple>
 
+#include "tests/support/process.h"
 #include "tests/tools/daemon_fixture.h"
 #include "tools/daemon/routes/router.h"
 

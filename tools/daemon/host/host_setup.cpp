@@ -74,19 +74,17 @@ Result<void> make_own_directory(const std::filesystem::path& path, mode_t mode, 
 
 /// Early builds made this directory for all to write. It holds what changed before sessions were unmounted:
 /// where that is missing their next snapshots compare everything, and where others could write it, it is not
-/// to be believed.
-void take_from_others(const std::filesystem::path& changes) {
+/// to be believed, so it goes.
+void drop_what_others_could_write(const std::filesystem::path& changes) {
+  const auto aside = changes.parent_path() / ".changes.unsafe";
   struct stat status {};
-  if (::lstat(changes.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != 0) return;
-  if ((status.st_mode & 022) == 0 || ::chmod(changes.c_str(), 0700) != 0) return;
-  std::error_code error;
-  for (auto entry = std::filesystem::directory_iterator(changes, error);
-       !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    std::error_code ignored;
-    std::filesystem::remove_all(entry->path(), ignored);
+  std::error_code ignored;
+  if (::lstat(changes.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && (status.st_mode & 022)) {
+    std::filesystem::remove_all(aside, ignored);
+    if (::rename(changes.c_str(), aside.c_str()) != 0) return;
+    log_warning("{} could be written to by others, so what was in it is not believed", changes.string());
   }
-  log_warning("{} could be written to by others: it was emptied, and is closed to them now",
-              changes.string());
+  std::filesystem::remove_all(aside, ignored);
 }
 
 Result<sockaddr_un> address_of(const std::filesystem::path& path) {
@@ -207,9 +205,10 @@ Result<void> make_directories(const Options& options) {
       Row{options.state_dir / "snapshots", 0700},     Row{options.state_dir / "changes", 0700},
       Row{options.state_dir / "discarded", 0700},     Row{options.run_dir, 0755, Links::kFollowed},
       Row{options.run_dir / "sessions", 0700}};
-  take_from_others(options.state_dir / "changes");
-  for (const auto& row : rows)
+  for (const auto& row : rows) {
     if (auto made = make_own_directory(row.path, row.mode, row.links); !made) return made;
+    if (row.path == options.state_dir) drop_what_others_could_write(options.state_dir / "changes");
+  }
   if (auto usable = check_device_numbers(options.state_dir / "workspaces"); !usable) return usable;
   for (const auto& skills : options.skills_dirs)
     if (skills.parent_path() == options.state_dir) {

@@ -31,10 +31,7 @@ int errno_of(sqlite3* connection) {
   struct statvfs space {};
   if (file && ::statvfs(file, &space) == 0) {
     if (space.f_flag & ST_RDONLY) return EROFS;
-    // Some (xfs) make no file any more while a few blocks are left.
-    if (space.f_bavail * space.f_frsize < std::uint64_t{kLogSize} ||
-        (space.f_files > 0 && space.f_favail == 0))
-      return ENOSPC;
+    if (space.f_bavail == 0 || (space.f_files > 0 && space.f_favail == 0)) return ENOSPC;
   }
   return sqlite3_system_errno(connection);
 }
@@ -121,7 +118,7 @@ Result<void> check_log_has_its_file(const std::filesystem::path& file) {
   };
   const std::string log = file.string() + "-wal";
   if (size_of(file) > 0 || size_of(log) == 0) return {};
-  return fail(Code::kCorrupt, "the registry " + file.string() + " is gone, but not its part " + log +
+  return fail(Code::kCorrupt, "the registry " + file.string() + " is gone or empty, but not its part " + log +
                                   ": put the file back, or move that away as well to start empty");
 }
 

@@ -98,6 +98,9 @@ class Session final {
   /// Why there is no store; empty if none was asked for yet.
   std::string store_error() const EXCLUDES(mutex_);
 
+  /// Held by who opens the store.
+  Mutex& opening_store() { return opening_store_; }
+
   /// Notes a use, without a write.
   void touch();
   /// Milliseconds since 1970 of the last use, through the socket or the mount.
@@ -114,6 +117,7 @@ class Session final {
   std::atomic<std::int64_t> touched_;
   std::atomic<std::int64_t> saved_;
 
+  Mutex opening_store_;  // before mutex_
   mutable Mutex mutex_;
   SessionRecord record_ GUARDED_BY(mutex_);
   std::shared_ptr<fusefs::SessionMount> mount_ GUARDED_BY(mutex_);

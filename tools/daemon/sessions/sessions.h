@@ -178,7 +178,7 @@ class Sessions final {
 
   // -- Snapshots
   /// `snapshots_disabled` with the reason. What could not be opened before is tried again.
-  Result<std::shared_ptr<snapshots::Store>> store_of(Session& session) EXCLUDES(reopening_);
+  Result<std::shared_ptr<snapshots::Store>> store_of(Session& session);
   /// Where a store learns what changed. Of an unmounted session: `busy`.
   Result<snapshots::Store::ChangeSource> changes_of(const Session& session) const;
   struct Taken {
@@ -261,7 +261,7 @@ class Sessions final {
                    std::optional<WorkdirFallback> unbound) EXCLUDES(totals_mutex_);
   void end_mount(Session& session, const fusefs::SessionMount& mount) EXCLUDES(mutex_, totals_mutex_);
   void open_store(Session& session);
-  void reopen_store(Session& session) EXCLUDES(reopening_);
+  void reopen_store(Session& session);
   Result<bool> note_deletion(Session& session);
   Result<bool> remove_noted(Session& session, bool is_noted);
   Result<void> put_away(const Session& session, std::vector<std::filesystem::path>& left);
@@ -312,8 +312,7 @@ class Sessions final {
   const Workdirs workdirs_;
   WorkMetrics work_;
 
-  Mutex reopening_;             // before a session's
-  mutable Mutex totals_mutex_;  // the same
+  mutable Mutex totals_mutex_;  // before a session's
   MountTotals ended_ GUARDED_BY(totals_mutex_);
 
   mutable Mutex mutex_;

@@ -109,12 +109,13 @@ void Sessions::open_store(Session& session) {
   session.set_store(nullptr, std::move(why));
 }
 
-/// What failed when the session was mounted. A restore would be settled under the programs in it: attach()
+/// What failed before. In a mounted session a restore would be settled under the programs in it: attach()
 /// sees to it that none is, unless somebody puts the repository of another time back.
 void Sessions::reopen_store(Session& session) {
-  const MutexLock one_at_a_time(reopening_);
-  if (!config_.snapshots || session.store() || !session.mount()) return;
-  if (snapshots::is_half_restored(store_config(session.record())))
+  if (!config_.snapshots || session.store()) return;
+  const MutexLock one_at_a_time(session.opening_store());
+  if (session.store()) return;
+  if (session.mount() && snapshots::is_half_restored(store_config(session.record())))
     return session.set_store(nullptr,
                              "a restore was broken off in the session's repository: `okcvm unmount` and "
                              "`okcvm load` settle it");
