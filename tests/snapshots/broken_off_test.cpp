@@ -107,7 +107,7 @@ TEST_F(BrokenOffRestore, ByADeathIsWaitedForAtTheStart) {
 TEST_F(BrokenOffRestore, IsNotGivenUpForAMomentsLackOfMemory) {
   die_in_the_middle();
   {
-    const Fault no_memory("errno:io.is_there:1:ENOMEM");
+    const Fault no_memory("errno:io.is_there:0:ENOMEM");
     const auto opened = Store::open(config());
     ASSERT_FALSE(opened);
     EXPECT_EQ(opened.error().errno_value, ENOMEM);

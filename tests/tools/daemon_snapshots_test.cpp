@@ -521,5 +521,18 @@ TEST_F(DaemonSnapshots, OfARepositoryThatCannotBeOpenedAreOffUntilItCanBe) {
   EXPECT_EQ(read(file()), "two");
 }
 
+TEST_F(DaemonSnapshots, OfAnUnmountedSessionThatCouldNotBeOpenedAreTriedAgainAsWell) {
+  write(file(), "one");
+  ASSERT_EQ(post("snapshots").status, 201);
+  ASSERT_EQ(post("unmount").status, 200);
+  EXPECT_EQ(stop(), 0);
+  const auto head = root_ / "state/snapshots/s1.git/HEAD";
+  std::filesystem::rename(head, root_ / "HEAD");
+  start();
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/snapshots").code(), "snapshots_disabled");
+  std::filesystem::rename(root_ / "HEAD", head);
+  EXPECT_EQ(ask("GET", "/v1/sessions/s1/snapshots").json()["snapshots"].size(), 1u);
+}
+
 }  // namespace
 }  // namespace okcvm::test

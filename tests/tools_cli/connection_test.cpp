@@ -138,8 +138,7 @@ TEST_F(Connection, FullDiskUnderStandardOutputIsAnError) {
   daemon_answers(reply(200, "some bytes", "ETag: \"1\"\r\n"));
   const auto ran = okcvm_into("read 12 outputs/x", ">/dev/full");
   EXPECT_EQ(ran.status, 1);
-  EXPECT_EQ(ran.err,
-            "okcvm: no_space: standard output: no space is left, in bytes or in inodes: free some there\n");
+  EXPECT_EQ(ran.err, "okcvm: no_space: standard output: No space left on device\n");
 }
 
 TEST_F(Connection, DaemonThatDiesInTheMiddleOfAFileIsAnError) {
