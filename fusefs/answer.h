@@ -51,7 +51,7 @@ inline Request writer(fuse_req_t request) {
 }
 
 /// The kernel may drop the request while we answer (its program was killed): then what the reply would have
-/// handed over is taken back.
+/// handed over is taken back. With the reply the request is gone, too, for libfuse frees it.
 inline constexpr int kNobodyListens = -ENOENT;
 
 /// Of a request that stays unanswered when the daemon ends: the next one is sent it again.

@@ -314,11 +314,10 @@ void on_open(fuse_req_t request, fuse_ino_t id, fuse_file_info* wanted) {
         if (empties) let_stores_arrive(request, node(id));
         return open();
       },
-      [&](const Opened& opened) {
+      [request, &fs = dispatcher_of(request).operations](const Opened& opened) {
         const auto info = file_info_of(opened);
         Channel::current().backing_id = opened.backing_id;
-        if (fuse_reply_open(request, &info) == kNobodyListens)
-          dispatcher_of(request).operations.release(opened.file);
+        if (fuse_reply_open(request, &info) == kNobodyListens) fs.release(opened.file);
       });
 }
 
@@ -334,14 +333,14 @@ void on_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t m
                             ? fs.create_nameless(who, node(parent), mode, wanted->flags)
                             : fs.create(who, node(parent), name, mode, wanted->flags);
                }),
-         [&](const std::pair<Entry, Opened>& made) {
+         [request, &fs = dispatcher_of(request).operations](const std::pair<Entry, Opened>& made) {
            const auto& [entry, opened] = made;
            const auto out = parameters_of(entry);
            const auto info = file_info_of(opened);
            Channel::current().backing_id = opened.backing_id;
            if (fuse_reply_create(request, &out, &info) != kNobodyListens) return;
-           dispatcher_of(request).operations.release(opened.file);
-           dispatcher_of(request).operations.forget(entry.id, 1);
+           fs.release(opened.file);
+           fs.forget(entry.id, 1);
          });
 }
 
