@@ -24,7 +24,8 @@ std::size_t round_up(std::size_t value, std::size_t step) {
 
 Result<SharedRegion> SharedRegion::open(const std::filesystem::path& path, std::size_t size, bool& is_new) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) return fail_errno(errno, errno == ENOSPC ? kFull : "cannot open the run-time state of a session");
+  if (!file)
+    return fail_errno(errno, errno == ENOSPC ? kFull : "cannot open the run-time state of a session");
 
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return fail_errno(errno, "cannot stat the run-time state");

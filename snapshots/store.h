@@ -117,9 +117,9 @@ inline bool is_half_restored(const StoreConfig& config) {
 
 /// One session's snapshots. Knows nothing of FUSE: it reads and writes the backing folder, and is told what
 /// changed. Calls for one store are serialised inside, but list(), find(), show(), and diff() between
-/// snapshots do not wait for others, and none waits while verify() reads what is well; different stores are independent.
-/// Thread-safe. Any `string` snapshot argument is a full id or a unique prefix of at least 4 digits; else
-/// `unknown_snapshot` (`ambiguous_prefix` if several match).
+/// snapshots do not wait for others, and none waits while verify() reads what is well; different stores are
+/// independent. Thread-safe. Any `string` snapshot argument is a full id or a unique prefix of at least 4
+/// digits; else `unknown_snapshot` (`ambiguous_prefix` if several match).
 class Store {
  public:
   /// Does not create anything on disk. Finishes or rolls back what a crash interrupted: then `recovered()`
