@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <vector>
 
 namespace okcvm::fusefs {
 
@@ -26,25 +26,16 @@ class Directories::All {
     MutexLock lock(mutex_);
     std::erase(every_, &one);
   }
-  /// Has who keeps most keep less, while all have more than a session may.
+  /// Where all together keep more than one session may, none keeps more than its share.
   void make_room() EXCLUDES(mutex_) {
     const std::size_t most = descriptors_for_one_session();
     if (kept <= most) return;
     std::vector<Kept> evicted;  // closed after the lock is released
     MutexLock lock(mutex_);
-    while (kept > most - most / 16) {  // so that it is seldom done
-      Directories* largest = nullptr;
-      std::size_t size = 0;
-      for (Directories* one : every_) {
-        MutexLock look(one->mutex_);
-        if (one->cached_.size() > size) {
-          largest = one;
-          size = one->cached_.size();
-        }
-      }
-      if (!largest) return;
-      MutexLock look(largest->mutex_);
-      if (!largest->cached_.empty()) evicted.push_back(largest->let_go_of_one());
+    const std::size_t share = (most - most / 16) / every_.size();  // a bit less, so that it is seldom done
+    for (Directories* one : every_) {
+      MutexLock its(one->mutex_);
+      while (one->cached_.size() > share) evicted.push_back(one->let_go_of_one());
     }
   }
 
@@ -64,6 +55,12 @@ FileDescriptor Directory::hold(const char* name) const {
   return FileDescriptor(static_cast<int>(::syscall(SYS_openat2, file.get(), name, &how, sizeof how)));
 }
 
+int Directory::look_at(const char* name, struct stat& status) const {
+  if (!rule_of(zone).changes_underneath) return ::fstatat(file.get(), name, &status, AT_SYMLINK_NOFOLLOW);
+  const FileDescriptor held = hold(name);
+  return held ? ::fstat(held.get(), &status) : -1;
+}
+
 Directories::Directories(Workspace& workspace, NodeTable& nodes) : workspace_(workspace), nodes_(nodes) {
   All::instance().add(*this);
 }
@@ -71,12 +68,6 @@ Directories::Directories(Workspace& workspace, NodeTable& nodes) : workspace_(wo
 Directories::~Directories() {
   All::instance().remove(*this);
   drop_all();
-}
-
-int Directory::look_at(const char* name, struct stat& status) const {
-  if (!rule_of(zone).changes_underneath) return ::fstatat(file.get(), name, &status, AT_SYMLINK_NOFOLLOW);
-  const FileDescriptor held = hold(name);
-  return held ? ::fstat(held.get(), &status) : -1;
 }
 
 Result<std::shared_ptr<const Directory>> Directories::open(NodeId id) {

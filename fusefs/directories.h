@@ -4,7 +4,6 @@
 #include <list>
 #include <memory>
 #include <unordered_map>
-#include <vector>
 
 #include "fusefs/node_table.h"
 #include "fusefs/types.h"

@@ -99,7 +99,7 @@ class Invalidator {
   /// keeps the inode in use, or it is a directory.
   virtual void attributes_now(NodeId id) = 0;
   /// Attributes and the listing of a directory that a request is moving to another one, done when it returns:
-  /// the kernel has it locked, so nobody lists it, and that waits for nothing.
+  /// the kernel has it locked (Linux 6.5), so nobody lists it, and that waits for nothing.
   virtual void moving_directory_now(NodeId id) = 0;
   /// Calls `then`, from another thread, once every change of names in this directory, and every listing of
   /// it, that is under way in the kernel now has ended there, too.

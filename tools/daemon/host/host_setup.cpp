@@ -200,15 +200,14 @@ Result<void> make_directories(const Options& options) {
     mode_t mode;
     Links links = Links::kRefused;
   };
+  if (auto made = make_own_directory(options.state_dir, 0700, Links::kFollowed); !made) return made;
+  drop_what_others_could_write(options.state_dir / "changes");
   const std::array rows{
-      Row{options.state_dir, 0700, Links::kFollowed}, Row{options.state_dir / "workspaces", 0700},
-      Row{options.state_dir / "snapshots", 0700},     Row{options.state_dir / "changes", 0700},
-      Row{options.state_dir / "discarded", 0700},     Row{options.run_dir, 0755, Links::kFollowed},
-      Row{options.run_dir / "sessions", 0700}};
-  for (const auto& row : rows) {
+      Row{options.state_dir / "workspaces", 0700},  Row{options.state_dir / "snapshots", 0700},
+      Row{options.state_dir / "changes", 0700},     Row{options.state_dir / "discarded", 0700},
+      Row{options.run_dir, 0755, Links::kFollowed}, Row{options.run_dir / "sessions", 0700}};
+  for (const auto& row : rows)
     if (auto made = make_own_directory(row.path, row.mode, row.links); !made) return made;
-    if (row.path == options.state_dir) drop_what_others_could_write(options.state_dir / "changes");
-  }
   if (auto usable = check_device_numbers(options.state_dir / "workspaces"); !usable) return usable;
   for (const auto& skills : options.skills_dirs)
     if (skills.parent_path() == options.state_dir) {
