@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <sstream>
 #include <string>
 
 namespace okcvm::fusefs {
@@ -12,6 +13,29 @@ namespace {
 
 constexpr std::size_t kMost = 1 << 20;  // of a directory that many sessions share
 constexpr int kFlags = O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
+constexpr char kStatus = '/';  // what a line with one begins with, and no path
+
+std::string text_of(NodeId what, const struct stat& status) {
+  std::ostringstream text;
+  text << kStatus << what.value << ' ' << status.st_ino << ' ' << status.st_mode << ' ' << status.st_uid
+       << ' ' << status.st_gid << ' ' << status.st_size << ' ' << status.st_blocks << ' '
+       << status.st_blksize;
+  for (const timespec& time : {status.st_atim, status.st_mtim, status.st_ctim})
+    text << ' ' << time.tv_sec << ' ' << time.tv_nsec;
+  return text.str();
+}
+
+std::optional<std::pair<NodeId, struct stat>> status_in(std::string_view line) {
+  std::istringstream text(std::string(line.substr(1)));
+  NodeId what;
+  struct stat status {};
+  text >> what.value >> status.st_ino >> status.st_mode >> status.st_uid >> status.st_gid >> status.st_size >>
+      status.st_blocks >> status.st_blksize;
+  for (timespec* time : {&status.st_atim, &status.st_mtim, &status.st_ctim})
+    text >> time->tv_sec >> time->tv_nsec;
+  if (!text || !text.eof()) return std::nullopt;
+  return std::pair(what, status);
+}
 
 }  // namespace
 
@@ -23,14 +47,23 @@ GoingNames::GoingNames(std::filesystem::path path, Start start) : path_(std::mov
   if (file_ && ::fstat(file_.get(), &status) == 0) size_ = static_cast<std::size_t>(status.st_size);
 }
 
+bool GoingNames::put(const std::string& text) {
+  const std::size_t size = text.size() + 1;
+  const ssize_t put = ::write(file_.get(), text.c_str(), size);
+  if (put < 0 || (static_cast<std::size_t>(put) < size && ::ftruncate(file_.get(), size_) == 0)) return false;
+  size_ += static_cast<std::size_t>(put);
+  return static_cast<std::size_t>(put) == size;
+}
+
 bool GoingNames::note(const RelPath& path) {
   if (!file_) file_ = FileDescriptor(::open(path_.c_str(), kFlags | O_CREAT, 0600));
   if (!file_) return false;
-  if (size_ > kMost) return true;  // that there are more than fit is to be seen by now
-  const std::string line = path.text() + '\0';
-  const ssize_t put = ::write(file_.get(), line.data(), line.size());
-  if (put > 0) size_ += static_cast<std::size_t>(put);
-  return put == static_cast<ssize_t>(line.size());
+  return size_ > kMost || put(path.text());  // that there are more than fit is to be seen by now
+}
+
+void GoingNames::note(NodeId what, const struct stat& status) {
+  const std::string text = text_of(what, status);
+  if (file_ && size_ + text.size() < kMost) put(text);
 }
 
 std::optional<std::string> GoingNames::text() const {
@@ -41,13 +74,28 @@ std::optional<std::string> GoingNames::text() const {
   return text;
 }
 
-std::vector<RelPath> GoingNames::all() const {
+template <typename Each>
+void GoingNames::for_each_line(const Each& each) const {
   const auto text = this->text().value_or("");
-  std::vector<RelPath> paths;
   for (std::size_t start = 0, end = 0; (end = text.find('\0', start)) != text.npos; start = end + 1)
-    if (auto path = RelPath::parse(std::string_view(text).substr(start, end - start)))
-      paths.push_back(std::move(*path));
+    each(std::string_view(text).substr(start, end - start));
+}
+
+std::vector<RelPath> GoingNames::all() const {
+  std::vector<RelPath> paths;
+  for_each_line([&](std::string_view line) {
+    if (auto path = RelPath::parse(line)) paths.push_back(std::move(*path));
+  });
   return paths;
+}
+
+std::vector<std::pair<NodeId, struct stat>> GoingNames::statuses() const {
+  std::vector<std::pair<NodeId, struct stat>> statuses;
+  for_each_line([&](std::string_view line) {
+    if (!line.starts_with(kStatus)) return;
+    if (const auto found = status_in(line)) statuses.push_back(*found);
+  });
+  return statuses;
 }
 
 bool GoingNames::has_all() const {

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fusefs/types.h"
@@ -13,7 +16,8 @@ namespace okcvm::fusefs {
 
 /// Paths whose names this daemon takes away without a request of the kernel's, noted before in a file of the
 /// run-time directory. Nothing else tells the next daemon which ones the kernel may still know: a node has
-/// one name, of several, and no long one. Not thread-safe.
+/// one name, of several, and no long one. With them the last status of what stood there, which nobody can
+/// read any more once it is gone. Not thread-safe.
 class GoingNames final {
  public:
   GoingNames() = default;
@@ -22,14 +26,21 @@ class GoingNames final {
 
   /// The root, for a name that has no path. False where there was no room for it.
   [[nodiscard]] bool note(const RelPath& path);
+  /// Where there is room for it: of all names first.
+  void note(NodeId what, const struct stat& status);
   std::vector<RelPath> all() const;
+  /// Without links.
+  std::vector<std::pair<NodeId, struct stat>> statuses() const;
   /// Whether all() has every name that was to be noted, as far as the file tells: not where there was more
   /// than fits, one has no path, or the file cannot be read.
   bool has_all() const;
   void clear();
 
  private:
+  bool put(const std::string& text);
   std::optional<std::string> text() const;  // none: it cannot be read
+  template <typename Each>
+  void for_each_line(const Each& each) const;
 
   std::filesystem::path path_;
   FileDescriptor file_;

@@ -170,7 +170,9 @@ void MountedSession::settle_after_take_over() {
   for (const NodeId id : nodes_->unreferenced()) operations_.forget(id, 0);
   // What a dead daemon was taking away may be gone, and another file have its inode number.
   if (state_->has_untold() || state_->has_unclaimed()) nodes_->distrust_all();
-  if (state_->has_untold()) operations_.take_in_all();
+  if (!state_->has_untold()) return;
+  operations_.take_in_all();
+  if (state_->knows_all_going()) operations_.recall_going();
 }
 
 Result<void> MountedSession::run() {

@@ -220,6 +220,8 @@ class Operations {
   /// told, their nodes keep them; then they are gone, or stay after all. All while requests are held back.
   void names_will_go(const std::vector<RelPath>& paths);
   void names_went();
+  /// What the last daemon took away has the status still that it noted.
+  void recall_going();
   /// The same of one node, as names_will_go().
   void name_may_go(NodeId id) { going_.add(id, {}); }
   /// Whether a directory that was to lose this name has another one now.

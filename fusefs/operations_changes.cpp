@@ -349,7 +349,9 @@ void Operations::part_with_gone(const Node& node) {
   const auto inode = workspace_.open(node, O_PATH | O_NOFOLLOW);
   const bool is_there = inode ? ::fstat(inode->get(), &status) != 0 || status.st_nlink > 0
                               : inode.error().errno_value != ESTALE;
-  if (!is_there) nodes_.part_with(node.id);
+  if (is_there) return;
+  nodes_.part_with(node.id);
+  if (const auto last = going_.status(node.id)) nodes_.note_last_status(node.id, *last);
 }
 
 void Operations::not_held(NodeId id) {

@@ -34,8 +34,13 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
     if (held && !is_served && !may_be_held(held)) held.reset();
     if (held && is_served) orphans_.keep(*id, zone_named(path.top()), held.get());
     if (place) going_.add_name(*place, name, *id);
+    state_.note_going(*id, status);
     going_.add(*id, {status, std::move(held), stays_in_anywhere(directory->get(), name.c_str(), status)});
   }
+}
+
+void Operations::recall_going() {
+  for (const auto& [id, status] : state_.going_statuses()) going_.add(id, {status, {}});
 }
 
 std::optional<NodeId> Operations::node_of_directory(const RelPath& path, int directory) const {

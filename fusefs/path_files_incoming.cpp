@@ -8,12 +8,12 @@
 #include <array>
 #include <ctime>
 #include <memory>
-#include <random>
 #include <string>
 
 #include "fusefs/caller_rights.h"
 #include "fusefs/path_files.h"
 #include "policy/fault.h"
+#include "policy/random_bits.h"
 
 namespace okcvm::fusefs {
 namespace {
@@ -32,8 +32,7 @@ std::string variant_of(const std::string& name, int number) {
 
 /// One that no daemon has left behind.
 std::string staging_name() {
-  thread_local std::random_device random;
-  return std::string(kPrefix) + std::to_string(random()) + "-" + std::to_string(random());
+  return std::string(kPrefix) + random_name();
 }
 
 bool is_unwritten(const Workspace& workspace, Zone zone) {

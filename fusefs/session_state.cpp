@@ -254,9 +254,17 @@ void SessionState::note_going(const RelPath& path) {
   const MutexLock lock(mutex_);
   if (!going_.note(path)) header().has_lost_names = 1;
 }
+void SessionState::note_going(NodeId what, const struct stat& status) {
+  const MutexLock lock(mutex_);
+  going_.note(what, status);
+}
 std::vector<RelPath> SessionState::going() const {
   const MutexLock lock(mutex_);
   return going_.all();
+}
+std::vector<std::pair<NodeId, struct stat>> SessionState::going_statuses() const {
+  const MutexLock lock(mutex_);
+  return going_.statuses();
 }
 bool SessionState::knows_all_going() const {
   const MutexLock lock(mutex_);

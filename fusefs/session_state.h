@@ -104,7 +104,10 @@ class SessionState {
   void set_all_told() EXCLUDES(mutex_);
   /// While one exists: this name goes. Kept until the kernel was told of everything.
   void note_going(const RelPath& path) EXCLUDES(mutex_);
+  /// And with it perhaps this node, which has this status still.
+  void note_going(NodeId what, const struct stat& status) EXCLUDES(mutex_);
   std::vector<RelPath> going() const EXCLUDES(mutex_);
+  std::vector<std::pair<NodeId, struct stat>> going_statuses() const EXCLUDES(mutex_);
   bool knows_all_going() const EXCLUDES(mutex_);
 
   // -- Backing ids that no node has

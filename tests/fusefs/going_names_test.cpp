@@ -50,5 +50,30 @@ TEST_F(GoingNamesTest, AreSaidNotToBeNotedWhereThereIsNoRoom) {
   EXPECT_FALSE(nowhere.note(path("outputs/a")));
 }
 
+TEST_F(GoingNamesTest, HaveTheLastStatusOfWhatStoodThere) {
+  const NodeId id{(std::uint64_t{7} << 32) | 9};
+  struct stat status {};
+  ASSERT_EQ(::stat("/", &status), 0);
+  names_.note(id, status);
+  EXPECT_TRUE(next_daemons().statuses().empty());  // of no name
+  EXPECT_TRUE(names_.note(path("outputs/a")));
+  names_.note(id, status);
+  EXPECT_TRUE(names_.note(path("outputs/b")));
+  EXPECT_TRUE(next_daemons().has_all());
+  EXPECT_EQ(next_daemons().all(), (std::vector{path("outputs/a"), path("outputs/b")}));
+  const auto statuses = next_daemons().statuses();
+  ASSERT_EQ(statuses.size(), 1u);
+  EXPECT_EQ(statuses[0].first.value, id.value);
+  const auto& [noted, got] = statuses[0];
+  EXPECT_EQ(got.st_ino, status.st_ino);
+  EXPECT_EQ(got.st_mode, status.st_mode);
+  EXPECT_EQ(got.st_uid, status.st_uid);
+  EXPECT_EQ(got.st_gid, status.st_gid);
+  EXPECT_EQ(got.st_size, status.st_size);
+  EXPECT_EQ(got.st_blocks, status.st_blocks);
+  EXPECT_EQ(got.st_mtim.tv_sec, status.st_mtim.tv_sec);
+  EXPECT_EQ(got.st_ctim.tv_nsec, status.st_ctim.tv_nsec);
+}
+
 }  // namespace
 }  // namespace okcvm::fusefs

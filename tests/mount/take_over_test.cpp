@@ -401,6 +401,26 @@ TEST_F(TakeOver, WhatARestoreTookAwayGoesOnForWhoHasItOpen) {
   }
 }
 
+TEST_F(TakeOver, WhatARestoreTookAwayCanStillBeLookedAtThoughNobodySaidSo) {
+  ASSERT_OK(::mkdir((outputs() / "dir").c_str(), 01750));
+  ASSERT_OK(::mkfifo((outputs() / "fifo").c_str(), 0640));
+  const auto directory = open_file(outputs() / "dir", O_RDONLY | O_DIRECTORY);
+  const auto fifo = open_file(outputs() / "fifo", O_PATH);
+  const auto before = stat_of(directory);
+  for (const char* name : {"dir", "fifo"}) {
+    daemon().ask(std::string("begin to take away outputs/") + name);
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_NO_FATAL_FAILURE(replace_daemon());
+      EXPECT_EQ(stat_of(directory).st_nlink, 0u);
+      EXPECT_EQ(stat_of(directory).st_mode, S_IFDIR | 01750u);
+      EXPECT_EQ(stat_of(directory).st_ino, before.st_ino);
+      EXPECT_EQ(stat_of(directory).st_mtim.tv_nsec, before.st_mtim.tv_nsec);
+    }
+  }
+  EXPECT_EQ(stat_of(fifo).st_mode, S_IFIFO | 0640u);
+  EXPECT_EQ(stat_of(fifo).st_nlink, 0u);
+}
+
 /// The nodes know one name of each inode, and no long ones.
 TEST_F(TakeOver, WhatARestoreTookAwayIsGoneThoughNobodySaidSo) {
   const std::string a_long_name(80, 'n');

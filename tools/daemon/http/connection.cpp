@@ -7,6 +7,7 @@
 #include <boost/beast/http/read.hpp>
 #include <limits>
 
+#include "policy/random_bits.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/http/uri.h"
 #include "tools/daemon/http/wire.h"
@@ -78,7 +79,7 @@ Connection::~Connection() {
 
 void Connection::refuse(const std::string& message) {
   started_ = std::chrono::steady_clock::now();
-  request_.id = new_request_id();
+  request_.id = random_name();
   handling_.pattern = "-";
   answer_and_close(Error::of(Code::kBusy, message), 503);
 }
@@ -160,7 +161,7 @@ void Connection::on_header(ErrorCode error) {
   if (!parser_->got_some() && error) return;
   started_ = std::chrono::steady_clock::now();
   request_ = Request();
-  request_.id = new_request_id();
+  request_.id = random_name();
   request_.peer = peer_;
   handling_ = Handling();
   handling_.pattern = "-";

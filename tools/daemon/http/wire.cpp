@@ -3,18 +3,10 @@
 #include <algorithm>
 #include <boost/beast/http/status.hpp>
 #include <cstdio>
-#include <random>
 
 namespace okcvm::daemon {
 
 namespace http = boost::beast::http;
-
-std::string new_request_id() {
-  thread_local std::mt19937_64 random{std::random_device{}()};
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random()));
-  return text;
-}
 
 std::string lower_case(std::string_view text) {
   std::string lower(text);

@@ -10,8 +10,6 @@ namespace okcvm::daemon {
 
 // HTTP/1.1 as it stands on the wire (RFC 9112), where Beast leaves it to us.
 
-/// 16 hexadecimal digits.
-std::string new_request_id();
 /// In ASCII, as the names of header fields are compared.
 std::string lower_case(std::string_view text);
 Method method_of(boost::beast::http::verb verb);

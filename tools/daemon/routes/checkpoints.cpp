@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
-#include <random>
 
 #include "policy/iso_time.h"
+#include "policy/random_bits.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/routes/fields.h"
 #include "tools/daemon/routes/handlers.h"
@@ -35,13 +35,6 @@ Json view_with_data(const Checkpoint& checkpoint, const std::optional<std::strin
   // Older tables may hold something else than JSON.
   view["data"] = data.is_discarded() || is_too_deep ? Json(checkpoint.data) : Json(data);
   return view;
-}
-
-std::string new_checkpoint_id() {
-  thread_local std::random_device device;
-  char text[17];
-  std::snprintf(text, sizeof text, "%08x%08x", device(), device());
-  return text;
 }
 
 /// "latest" is the head, or the newest where no head is known.
@@ -90,7 +83,7 @@ Result<Response> save_checkpoint(Exchange& exchange) {
   Fields fields(exchange.request);
   const auto data = fields.required_value("data");
   Checkpoint checkpoint;
-  checkpoint.id = fields.text("id", 128).value_or(new_checkpoint_id());
+  checkpoint.id = fields.text("id", 128).value_or(random_name());
   // Clients take "." and ".." out of an address before they ask for it (RFC 3986, 6.2.2.3).
   constexpr std::array<std::string_view, 4> kTaken{"", ".", "..", "latest"};
   if (std::find(kTaken.begin(), kTaken.end(), checkpoint.id) != kTaken.end() ||

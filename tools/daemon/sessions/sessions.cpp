@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <map>
-#include <random>
 #include <span>
 
 #include "fusefs/session_mount.h"
+#include "policy/random_bits.h"
 #include "tools/daemon/host/clock.h"
 #include "tools/daemon/host/log.h"
 #include "tools/daemon/sessions/session_metadata.h"
@@ -30,11 +30,6 @@ Result<void> check_agent_name(const std::string& name) {
 
 constexpr std::size_t kMostGone = 10'000;  // deleted ids that are remembered
 constexpr int kTriesForAgent = 10;         // while others make and remove its session
-
-unsigned int random_bits() {
-  thread_local std::random_device device;
-  return device();
-}
 
 /// What only the daemon, or the host, may write to.
 std::vector<std::filesystem::path> own_trees(const SessionsConfig& config) {
@@ -193,7 +188,7 @@ Result<SessionId> Sessions::choose_id(const std::optional<std::string>& wanted,
   if (agent)
     if (auto named = SessionId::parse(*agent); named && is_free(*named)) return named;
   for (;;)
-    if (auto id = SessionId::from_random(random_bits()); is_free(id)) return id;
+    if (auto id = SessionId::from_random(static_cast<std::uint32_t>(random_bits())); is_free(id)) return id;
 }
 
 Result<std::optional<SessionPointer>> Sessions::existing_agent(const CreateRequest& request, uid_t owner) {
