@@ -42,11 +42,10 @@ constexpr std::uint64_t kWanted = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_B
                                   protocol::kPassthrough | protocol::kHasResend;
 
 // Requests that may take long: another thread should wait for the next one meanwhile.
-bool may_take_long(std::uint32_t opcode, bool syncs_at_once) {
+bool may_take_long(std::uint32_t opcode) {
   switch (opcode) {
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
-      return !syncs_at_once;
     case FUSE_READ:
     case FUSE_WRITE:
     case FUSE_FALLOCATE:
@@ -247,7 +246,7 @@ ssize_t Channel::read(Reader& reader) {
     reader.follower.settle_on(reader.seat.processor());
   else
     reader.follower.follow(header->pid, wait == Wait::kAsleep);
-  const bool is_long = may_take_long(header->opcode, syncs_at_once_);
+  const bool is_long = may_take_long(header->opcode);
   if (is_long) handover_.close(reader.seat);
   if (turn_.leave({header->pid, wait == Wait::kNone, is_long})) need_thread_();
   begin(reader, size);

@@ -72,9 +72,6 @@ class Channel {
   Channel(int device, SessionState& state, Passthrough passthrough, Start start, std::function<void()> ready,
           std::function<void()> need_thread);
 
-  /// Before it is read from: whether fsync(2) has nothing to wait for.
-  void set_syncs_at_once(bool syncs_at_once) { syncs_at_once_ = syncs_at_once; }
-
   /// The size of the next request, which is then in the reader's buffer, or -1 with an errno; EAGAIN: the
   /// calling thread should end. The buffer is given back while nothing comes. First comes a FORGET that was
   /// set aside, then what other threads gave to this one, then what the kernel has.
@@ -145,7 +142,6 @@ class Channel {
   const int device_;
   SessionState& state_;
   const bool allow_passthrough_;
-  bool syncs_at_once_ = false;
   std::function<void()> ready_;
   std::function<void()> need_thread_;
   FileDescriptor wake_;  // eventfd(2)

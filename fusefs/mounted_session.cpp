@@ -49,6 +49,7 @@ Operations::Config operations_config(const MountConfig& config, Start start) {
   operations.created_at = config.created_at;
   operations.symlink_host_roots = config.symlink_host_roots;
   operations.on_denial = config.on_denial;
+  operations.expects_workdir = config.expects_workdir;
   operations.start = start;
   return operations;
 }
@@ -151,7 +152,6 @@ MountedSession::MountedSession(MountConfig config, FileDescriptor device,
           },
           [this] { loop_->add_thread(); }),
       dispatcher_{operations_, gates_, *state_, channel_} {
-  channel_.set_syncs_at_once(operations_.syncs_at_once());
   operations_.set_metadata(config_.metadata);
   operations_.orphans().start(start);
   files_.remove_leftovers();

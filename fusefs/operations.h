@@ -124,6 +124,7 @@ class Operations {
     timespec created_at{};
     std::vector<std::string> symlink_host_roots;
     std::function<void(std::string_view, const RelPath&, int)> on_denial;
+    bool expects_workdir = false;
     Start start = Start::kAnew;
   };
   Operations(Config config, Workspace& workspace, NodeTable& nodes, ChangeLog& changes, SessionState& state,
@@ -282,8 +283,8 @@ class Operations {
   Result<off_t> seek_after_stores(NodeId id, off_t offset, int whence);
   /// Whether the kernel copies between two files of this session as well as copy_range() could, without us.
   bool kernel_copies_as_well() const;
-  /// Whether fsync(2) has nothing to wait for.
-  bool syncs_at_once() const;
+  /// Whether fsync(2) never has anything to do, as long as the session is mounted.
+  bool never_syncs() const;
   Result<std::size_t> copy_range(const Request& request, NodeId from, off_t from_offset, NodeId to,
                                  off_t to_offset, std::size_t length);
   /// Whether the kernel may have contents of the file that it did not write yet: Invalidator::inode() fetches

@@ -368,6 +368,7 @@ Fact Operations::append_fact(NodeId id, int flags) {
 }
 
 Result<void> Operations::sync(NodeId id, bool data_only) {
+  if (never_syncs()) return fail_errno(ENOSYS);  // the kernel tells programs that it is done, and asks no more
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   if (node->is_directory()) {
@@ -445,9 +446,9 @@ bool Operations::kernel_copies_as_well() const {
          !(workdir && workdir->copies_cleverly());
 }
 
-bool Operations::syncs_at_once() const {
-  const auto workdir = workspace_.volume(kWorkdirVolume);
-  return workspace_.volume(kWorkspaceVolume)->is_in_memory() && !(workdir && !workdir->is_in_memory());
+bool Operations::never_syncs() const {
+  return workspace_.volume(kWorkspaceVolume)->is_in_memory() && !workspace_.has_workdir() &&
+         !config_.expects_workdir;
 }
 
 Result<std::size_t> Operations::copy_range(const Request& request, NodeId from, off_t from_offset, NodeId to,

@@ -48,7 +48,8 @@ struct MountConfig {
   bool is_as_snapshotted = false;  // the workspace was written out of the newest snapshot and not used yet
   std::vector<std::string> symlink_host_roots;
   std::vector<Skill> skills;
-  FileDescriptor workdir;  // O_RDONLY | O_DIRECTORY of the bound workdir, if any
+  FileDescriptor workdir;        // O_RDONLY | O_DIRECTORY of the bound workdir, if any
+  bool expects_workdir = false;  // one is bound; if it was not found, the next daemon may find it
   std::string metadata;    // the bytes of .metadata.json
   std::function<void(std::string_view operation, const RelPath& path, int errno_value)> on_denial;
 };

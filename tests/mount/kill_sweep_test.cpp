@@ -4,8 +4,10 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -384,6 +386,35 @@ TEST_F(SyncError, IsToldToEachOpenFileOnce) {
   EXPECT_ERRNO(EIO, ::fsync(third.get()));
   const auto later = open_file(outputs() / "file", O_RDONLY);
   for (const auto* file : {&first, &second, &third, &later, &other}) EXPECT_OK(::fsync(file->get()));
+}
+
+/// The next daemon may find it, and the kernel asks no more once it was told that there is no need to.
+TEST_F(SyncError, IsToldThoughTheWorkdirWasNotFound) {
+  start([](fusefs::MountConfig& config) { config.expects_workdir = true; });
+  const auto file = open_file(outputs() / "file", O_RDWR | O_CREAT);
+  EXPECT_OK(::fsync(file.get()));
+  arm("errno:backing.sync:0:EIO");
+  EXPECT_ERRNO(EIO, ::fsync(file.get()));
+  disarm();
+}
+
+class NothingToSync : public Sweep {};
+
+TEST_F(NothingToSync, TheKernelAsksOnce) {
+  struct statfs kind {};
+  ASSERT_OK(::statfs(place().scratch().c_str(), &kind));
+  if (kind.f_type != TMPFS_MAGIC) GTEST_SKIP() << "the tests' files are on no tmpfs (OKCVM_TEST_DIR)";
+  const auto file = open_file(outputs() / "file", O_RDWR | O_CREAT);
+  const auto folder = open_file(outputs(), O_RDONLY | O_DIRECTORY);
+  for (int i = 0; i < 2; ++i) {
+    for (const auto* synced : {&file, &folder}) {
+      EXPECT_OK(::fsync(synced->get()));
+      EXPECT_OK(::fdatasync(synced->get()));
+    }
+    EXPECT_EQ(daemon().ask("count FSYNC"), "1");
+    EXPECT_EQ(daemon().ask("count FSYNCDIR"), "1");
+    replace_daemon();
+  }
 }
 
 using LongName = Sweep;

@@ -63,6 +63,7 @@ Result<fusefs::MountConfig> Sessions::mount_config(const Session& session, bool 
       .symlink_host_roots = config_.symlink_host_roots,
       .skills = {},
       .workdir = {},
+      .expects_workdir = record.workdir.has_value(),
       .metadata = metadata_file_of(record),
       .on_denial = {}};
   for (const auto& skill : record.skills) {
