@@ -368,7 +368,8 @@ Fact Operations::append_fact(NodeId id, int flags) {
 }
 
 Result<void> Operations::sync(NodeId id, bool data_only) {
-  if (never_syncs()) return fail_errno(ENOSYS);  // the kernel tells programs that it is done, and asks no more
+  if (never_syncs())
+    return fail_errno(ENOSYS);  // the kernel tells programs that it is done, and asks no more
   auto node = nodes_.find(id);
   if (!node) return fail(node.error());
   if (node->is_directory()) {

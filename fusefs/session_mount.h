@@ -50,7 +50,7 @@ struct MountConfig {
   std::vector<Skill> skills;
   FileDescriptor workdir;        // O_RDONLY | O_DIRECTORY of the bound workdir, if any
   bool expects_workdir = false;  // one is bound; if it was not found, the next daemon may find it
-  std::string metadata;    // the bytes of .metadata.json
+  std::string metadata;          // the bytes of .metadata.json
   std::function<void(std::string_view operation, const RelPath& path, int errno_value)> on_denial;
 };
 
