@@ -1,5 +1,6 @@
 #include "tools/daemon/sessions/registry.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sqlite3.h>
@@ -12,6 +13,7 @@
 
 #include "policy/iso_time.h"
 #include "tests/support/file_io.h"
+#include "tests/support/loop_disk.h"
 #include "tests/support/process.h"
 #include "tools/daemon/host/clock.h"
 
@@ -434,6 +436,22 @@ TEST_F(RegistryTest, IsRootsAlone) {
   open();
   EXPECT_EQ(std::filesystem::status(file_).permissions(),
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
+/// Which counts room as free that is too little for another file.
+TEST_F(RegistryTest, AFullXfsIsToldAsFull) {
+  test::LoopDisk disk("xfs", "300M");
+  if (const auto why_not = disk.mount_at(folder_); !why_not.empty()) GTEST_SKIP() << why_not;
+  open();
+  const std::string much(1 << 20, 'm');
+  FileDescriptor filler;
+  for (int i = 0; filler || i == 0; ++i) {
+    filler = FileDescriptor(::open((folder_ / std::to_string(i)).c_str(), O_WRONLY | O_CREAT | O_EXCL, 0600));
+    while (filler && ::write(filler.get(), much.data(), much.size()) > 0) {
+    }
+  }
+  EXPECT_EQ(errno, ENOSPC);
+  EXPECT_EQ(refusal().code, Code::kNoSpace) << refusal().message;
 }
 
 }  // namespace

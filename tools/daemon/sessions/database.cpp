@@ -32,6 +32,10 @@ int errno_of(sqlite3* connection) {
   if (file && ::statvfs(file, &space) == 0) {
     if (space.f_flag & ST_RDONLY) return EROFS;
     if (space.f_bavail == 0 || (space.f_files > 0 && space.f_favail == 0)) return ENOSPC;
+    // What is left may be too little for another file, as on xfs.
+    const auto folder = std::filesystem::path(file).parent_path();
+    const FileDescriptor another(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (!another && errno == ENOSPC) return ENOSPC;
   }
   return sqlite3_system_errno(connection);
 }
