@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::size_t kMost = 1 << 20;  // of a directory that many sessions share
 constexpr int kFlags = O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
-constexpr char kStatus = '/';  // what a line with one begins with, and no path
+constexpr char kStatus = '/';                    // what a line with one begins with, and no path
+constexpr std::size_t kLongestStatus = 14 * 21;  // of numbers with 64 bits
 
 std::string text_of(NodeId what, const struct stat& status) {
   std::ostringstream text;
@@ -49,10 +50,12 @@ GoingNames::GoingNames(std::filesystem::path path, Start start) : path_(std::mov
 
 bool GoingNames::put(const std::string& text) {
   const std::size_t size = text.size() + 1;
-  const ssize_t put = ::write(file_.get(), text.c_str(), size);
-  if (put < 0 || (static_cast<std::size_t>(put) < size && ::ftruncate(file_.get(), size_) == 0)) return false;
-  size_ += static_cast<std::size_t>(put);
-  return static_cast<std::size_t>(put) == size;
+  const ssize_t written = ::write(file_.get(), text.c_str(), size);
+  if (written < 0) return false;
+  const bool is_whole = static_cast<std::size_t>(written) == size;
+  if (is_whole || ::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0)
+    size_ += static_cast<std::size_t>(written);
+  return is_whole;
 }
 
 bool GoingNames::note(const RelPath& path) {
@@ -62,8 +65,7 @@ bool GoingNames::note(const RelPath& path) {
 }
 
 void GoingNames::note(NodeId what, const struct stat& status) {
-  const std::string text = text_of(what, status);
-  if (file_ && size_ + text.size() < kMost) put(text);
+  if (file_ && size_ + kLongestStatus < kMost) put(text_of(what, status));
 }
 
 std::optional<std::string> GoingNames::text() const {

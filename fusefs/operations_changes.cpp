@@ -351,6 +351,7 @@ void Operations::part_with_gone(const Node& node) {
                               : inode.error().errno_value != ESTALE;
   if (is_there) return;
   nodes_.part_with(node.id);
+  kernel_.inode(node.id);  // it has no links any more
   if (const auto last = going_.status(node.id)) nodes_.note_last_status(node.id, *last);
 }
 
