@@ -241,8 +241,10 @@ TEST_F(SessionSweep, ARestoreIsDoneOrNot) {
   const std::string three = "three";
   const std::string long_name(100, 'n');  // the driver does not remember it
   std::map<std::string, FileDescriptor> open_files;
+  std::map<std::string, std::pair<FileDescriptor, struct stat>> going;
   const auto prepare = [&] {
     open_files.clear();
+    going.clear();
     must({"create", "--id", "s"});
     for (const char* name : {"one", "two"}) write(outputs("s") / name, "old");
     snapshot_ = ask({"snapshot", "s"}).output.substr(0, 40);
@@ -255,6 +257,11 @@ TEST_F(SessionSweep, ARestoreIsDoneOrNot) {
       ASSERT_OK(::chmod((outputs("s") / name).c_str(), 04755));  // it is not passed through
       open_files[name] = open_file(outputs("s") / name, O_RDONLY);
     }
+    for (const auto& name : {std::string("dir"), std::string("dir/below"), long_name}) {
+      auto reference = open_file(outputs("s") / name, name == long_name ? O_PATH : O_RDONLY | O_DIRECTORY);
+      const auto status = stat_of(reference);
+      going[name] = {std::move(reference), status};
+    }
   };
   sweep(prepare, {"restore", "s", kSnapshot}, [&](bool done) {
     for (const auto& [name, file] : open_files)
@@ -262,6 +269,12 @@ TEST_F(SessionSweep, ARestoreIsDoneOrNot) {
     for (const auto& [name, file] : open_files) EXPECT_EQ(stat_of(file).st_mode, S_IFREG | 04755u) << name;
     open_files.clear();
     const bool is_old = read(outputs("s") / "one") == "old";
+    for (const auto& [name, reference] : going) {
+      const auto status = stat_of(reference.first);
+      EXPECT_EQ(status.st_ino, reference.second.st_ino) << name;
+      EXPECT_EQ(status.st_mode, reference.second.st_mode) << name;
+      EXPECT_EQ(status.st_nlink, is_old ? 0u : reference.second.st_nlink) << name;
+    }
     EXPECT_TRUE(is_old || !done);
     EXPECT_EQ(read(outputs("s") / "one"), is_old ? "old" : "newer");
     EXPECT_EQ(there_is(outputs("s") / "two"), is_old);
