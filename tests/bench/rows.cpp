@@ -113,6 +113,8 @@ std::vector<Row> make_rows(const RowOptions& options) {
     rows.push_back(
         fio("fio 4 KiB random read", 1.10, "read",
             size + "--rw=randread --bs=4k --number_ios=200000 --norandommap --randrepeat=1 --invalidate=0"));
+    rows.push_back(
+        fio("fio 4 KiB write + fdatasync", 0, "write", "--size=16M --rw=write --bs=4k --fdatasync=1"));
   }
   return rows;
 }

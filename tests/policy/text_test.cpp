@@ -4,10 +4,19 @@
 
 #include "policy/iso_time.h"
 #include "policy/percent_encoding.h"
+#include "policy/random_bits.h"
 #include "policy/utf8.h"
 
 namespace okcvm {
 namespace {
+
+TEST(RandomName, Has16HexDigitsThatDiffer) {
+  const auto name = random_name();
+  EXPECT_EQ(name.size(), 16u);
+  EXPECT_EQ(name.find_first_not_of("0123456789abcdef"), name.npos) << name;
+  EXPECT_NE(name, random_name());
+  EXPECT_NE(random_bits() >> 32, random_bits() >> 32);
+}
 
 TEST(Utf8, IsWhatUnicodeSaysItIs) {
   const auto character_of = [](std::string_view bytes) {
