@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <span>
 #include <sstream>
 #include <string>
 
@@ -16,14 +18,13 @@ constexpr int kFlags = O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
 constexpr char kStatus = '/';                    // what a line with one begins with, and no path
 constexpr std::size_t kLongestStatus = 14 * 21;  // of numbers with 64 bits
 
-std::string text_of(NodeId what, const struct stat& status) {
-  std::ostringstream text;
+void write(std::ostream& text, NodeId what, const struct stat& status) {
   text << kStatus << what.value << ' ' << status.st_ino << ' ' << status.st_mode << ' ' << status.st_uid
        << ' ' << status.st_gid << ' ' << status.st_size << ' ' << status.st_blocks << ' '
        << status.st_blksize;
   for (const timespec& time : {status.st_atim, status.st_mtim, status.st_ctim})
     text << ' ' << time.tv_sec << ' ' << time.tv_nsec;
-  return text.str();
+  text << '\0';
 }
 
 std::optional<std::pair<NodeId, struct stat>> status_in(std::string_view line) {
@@ -48,24 +49,32 @@ GoingNames::GoingNames(std::filesystem::path path, Start start) : path_(std::mov
   if (file_ && ::fstat(file_.get(), &status) == 0) size_ = static_cast<std::size_t>(status.st_size);
 }
 
-bool GoingNames::put(const std::string& text) {
-  const std::size_t size = text.size() + 1;
-  const ssize_t written = ::write(file_.get(), text.c_str(), size);
-  if (written < 0) return false;
-  const bool is_whole = static_cast<std::size_t>(written) == size;
-  if (is_whole || ::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0)
-    size_ += static_cast<std::size_t>(written);
-  return is_whole;
+bool GoingNames::put(std::string_view text) {
+  const ssize_t written = ::write(file_.get(), text.data(), text.size());
+  if (written > 0) size_ += static_cast<std::size_t>(written);
+  return written == static_cast<ssize_t>(text.size());
 }
 
-bool GoingNames::note(const RelPath& path) {
+bool GoingNames::note(const std::vector<RelPath>& paths) {
+  if (paths.empty()) return true;
   if (!file_) file_ = FileDescriptor(::open(path_.c_str(), kFlags | O_CREAT, 0600));
   if (!file_) return false;
-  return size_ > kMost || put(path.text());  // that there are more than fit is to be seen by now
+  std::string text;
+  for (const RelPath& path : paths) {
+    if (size_ + text.size() > kMost) break;  // that there are more than fit is to be seen by then
+    text += path.text() + '\0';
+  }
+  return put(text);
 }
 
-void GoingNames::note(NodeId what, const struct stat& status) {
-  if (file_ && size_ + kLongestStatus < kMost) put(text_of(what, status));
+void GoingNames::note(const Statuses& statuses) {
+  const std::size_t before = size_;
+  const std::size_t room = before < kMost ? (kMost - before) / kLongestStatus : 0;
+  std::ostringstream text;
+  for (const auto& [what, status] : std::span(statuses).first(std::min(room, statuses.size())))
+    write(text, what, status);
+  if (!file_ || put(text.str())) return;
+  if (::ftruncate(file_.get(), static_cast<off_t>(before)) == 0) size_ = before;  // the names are whole still
 }
 
 std::optional<std::string> GoingNames::text() const {
@@ -91,8 +100,8 @@ std::vector<RelPath> GoingNames::all() const {
   return paths;
 }
 
-std::vector<std::pair<NodeId, struct stat>> GoingNames::statuses() const {
-  std::vector<std::pair<NodeId, struct stat>> statuses;
+GoingNames::Statuses GoingNames::statuses() const {
+  Statuses statuses;
   for_each_line([&](std::string_view line) {
     if (!line.starts_with(kStatus)) return;
     if (const auto found = status_in(line)) statuses.push_back(*found);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,20 +25,21 @@ class GoingNames final {
   /// None, or after a take-over what the last daemon noted. The file is there while there are any.
   GoingNames(std::filesystem::path path, Start start);
 
-  /// The root, for a name that has no path. False where there was no room for it.
-  [[nodiscard]] bool note(const RelPath& path);
-  /// Where there is room for it: of all names first.
-  void note(NodeId what, const struct stat& status);
+  /// What nodes are.
+  using Statuses = std::vector<std::pair<NodeId, struct stat>>;
+  /// The root stands for a name that has no path. False where there was no room for them.
+  [[nodiscard]] bool note(const std::vector<RelPath>& paths);
+  /// Of what stands at names that were noted before; as many as there is room for.
+  void note(const Statuses& statuses);
   std::vector<RelPath> all() const;
-  /// Without links.
-  std::vector<std::pair<NodeId, struct stat>> statuses() const;
+  Statuses statuses() const;
   /// Whether all() has every name that was to be noted, as far as the file tells: not where there was more
   /// than fits, one has no path, or the file cannot be read.
   bool has_all() const;
   void clear();
 
  private:
-  bool put(const std::string& text);
+  bool put(std::string_view text);
   std::optional<std::string> text() const;  // none: it cannot be read
   template <typename Each>
   void for_each_line(const Each& each) const;

@@ -57,7 +57,7 @@ class MountedSession::SessionHold final : public SessionMount::Hold {
   ChangeSet cut_changes() override { return session_.cut_held(); }
   void will_replace(const std::vector<RelPath>& paths) override {
     replaces_ = true;
-    for (const auto& path : paths) session_.state_->note_going(path);
+    session_.state_->note_going(paths);
     session_.operations_.names_will_go(paths);
   }
   void invalidate(const std::vector<RelPath>& changed) override { session_.invalidate(changed); }

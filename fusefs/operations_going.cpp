@@ -10,6 +10,7 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
   // Somebody may stand in each, have it open, or bound elsewhere, which we cannot tell.
   constexpr int kMostHeld = 2048;  // of directories, and of others
   int directories_held = 0, others_held = 0;
+  GoingNames::Statuses last;
   RelPath open_on;
   Result<FileDescriptor> directory = fail_errno(ENOENT);
   std::optional<NodeId> place;
@@ -29,14 +30,16 @@ void Operations::names_will_go(const std::vector<RelPath>& paths) {
     const bool is_served = S_ISREG(status.st_mode) && state.opens && !state.backing_id;
     int& so_many_held = S_ISDIR(status.st_mode) ? directories_held : others_held;
     FileDescriptor held;
-    if (is_served || so_many_held++ < kMostHeld)
+    if (is_served || so_many_held++ < kMostHeld) {
       held = FileDescriptor(::openat(directory->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+      last.emplace_back(*id, status);
+    }
     if (held && !is_served && !may_be_held(held)) held.reset();
     if (held && is_served) orphans_.keep(*id, zone_named(path.top()), held.get());
     if (place) going_.add_name(*place, name, *id);
-    state_.note_going(*id, status);
     going_.add(*id, {status, std::move(held), stays_in_anywhere(directory->get(), name.c_str(), status)});
   }
+  state_.note_going(last);
 }
 
 void Operations::recall_going() {

@@ -17,7 +17,7 @@ Result<void> PathFiles::remove_last(const Caller& caller, Walk& walk) {
   const Request request = request_of(caller);
   const NodeId parent = walk.entries[walk.entries.size() - 2].id;
   const Name& name = walk.names.back();
-  state_.note_going(walk.has_path() ? walk.path() : RelPath());
+  state_.note_going(std::vector{walk.has_path() ? walk.path() : RelPath()});
   if (S_ISDIR(walk.last().attributes.st_mode)) {
     if (auto removed = operations_.remove_directory(request, parent, name.c_str()); !removed) return removed;
   } else {

@@ -250,19 +250,19 @@ void SessionState::forget_going() {
   going_.clear();
   header().has_lost_names = 0;
 }
-void SessionState::note_going(const RelPath& path) {
+void SessionState::note_going(const std::vector<RelPath>& paths) {
   const MutexLock lock(mutex_);
-  if (!going_.note(path)) header().has_lost_names = 1;
+  if (!going_.note(paths)) header().has_lost_names = 1;
 }
-void SessionState::note_going(NodeId what, const struct stat& status) {
+void SessionState::note_going(const GoingNames::Statuses& statuses) {
   const MutexLock lock(mutex_);
-  going_.note(what, status);
+  going_.note(statuses);
 }
 std::vector<RelPath> SessionState::going() const {
   const MutexLock lock(mutex_);
   return going_.all();
 }
-std::vector<std::pair<NodeId, struct stat>> SessionState::going_statuses() const {
+GoingNames::Statuses SessionState::going_statuses() const {
   const MutexLock lock(mutex_);
   return going_.statuses();
 }

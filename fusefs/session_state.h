@@ -102,12 +102,12 @@ class SessionState {
   /// Whether one existed when a daemon died.
   bool has_untold() const;
   void set_all_told() EXCLUDES(mutex_);
-  /// While one exists: this name goes. Kept until the kernel was told of everything.
-  void note_going(const RelPath& path) EXCLUDES(mutex_);
-  /// And with it perhaps this node, which has this status still.
-  void note_going(NodeId what, const struct stat& status) EXCLUDES(mutex_);
+  /// While one exists: these names go. Kept until the kernel was told of everything.
+  void note_going(const std::vector<RelPath>& paths) EXCLUDES(mutex_);
+  /// And with them perhaps these nodes, which are this still.
+  void note_going(const GoingNames::Statuses& statuses) EXCLUDES(mutex_);
   std::vector<RelPath> going() const EXCLUDES(mutex_);
-  std::vector<std::pair<NodeId, struct stat>> going_statuses() const EXCLUDES(mutex_);
+  GoingNames::Statuses going_statuses() const EXCLUDES(mutex_);
   bool knows_all_going() const EXCLUDES(mutex_);
 
   // -- Backing ids that no node has

@@ -11,6 +11,11 @@ class GoingNamesTest : public ::testing::Test {
  protected:
   GoingNames next_daemons() { return {scratch_ / "going", Start::kTakeOver}; }
   static RelPath path(const std::string& text) { return *RelPath::parse(text); }
+  static std::vector<RelPath> paths(const std::vector<std::string>& texts) {
+    std::vector<RelPath> parsed;
+    for (const auto& text : texts) parsed.push_back(path(text));
+    return parsed;
+  }
 
   test::ScratchDirectory scratch_{"going-names"};
   GoingNames names_{scratch_ / "going", Start::kAnew};
@@ -19,8 +24,8 @@ class GoingNamesTest : public ::testing::Test {
 TEST_F(GoingNamesTest, AreToldToTheNextDaemon) {
   EXPECT_TRUE(names_.has_all());
   EXPECT_TRUE(next_daemons().has_all());
-  EXPECT_TRUE(names_.note(path("outputs/a")));
-  EXPECT_TRUE(names_.note(path("outputs/b\n")));
+  EXPECT_TRUE(names_.note(paths({"outputs/a"})));
+  EXPECT_TRUE(names_.note(paths({"outputs/b\n"})));
   EXPECT_EQ(next_daemons().all(), (std::vector{path("outputs/a"), path("outputs/b\n")}));
   EXPECT_TRUE(next_daemons().has_all());
   names_.clear();
@@ -28,11 +33,11 @@ TEST_F(GoingNamesTest, AreToldToTheNextDaemon) {
 }
 
 TEST_F(GoingNamesTest, AreNotAllWhereOneHasNoPath) {
-  EXPECT_TRUE(names_.note(RelPath()));
+  EXPECT_TRUE(names_.note(std::vector{RelPath()}));
   EXPECT_FALSE(next_daemons().has_all());
   names_.clear();
-  EXPECT_TRUE(names_.note(path("outputs/a")));
-  EXPECT_TRUE(names_.note(RelPath()));
+  EXPECT_TRUE(names_.note(paths({"outputs/a"})));
+  EXPECT_TRUE(names_.note(std::vector{RelPath()}));
   EXPECT_FALSE(next_daemons().has_all());
   names_.clear();
   EXPECT_TRUE(next_daemons().has_all());
@@ -40,25 +45,28 @@ TEST_F(GoingNamesTest, AreNotAllWhereOneHasNoPath) {
 
 TEST_F(GoingNamesTest, AreNotAllWhereThereAreMoreThanFit) {
   const std::string folder = "outputs/" + std::string(240, 'd') + "/";
-  for (int i = 0; i < 5000; ++i) EXPECT_TRUE(names_.note(path(folder + std::to_string(i))));
+  std::vector<RelPath> many;
+  for (int i = 0; i < 5000; ++i) many.push_back(path(folder + std::to_string(i)));
+  EXPECT_TRUE(names_.note(many));
+  EXPECT_TRUE(names_.note(paths({"outputs/one more"})));
   EXPECT_LT(next_daemons().all().size(), 5000u);
   EXPECT_FALSE(next_daemons().has_all());
 }
 
 TEST_F(GoingNamesTest, AreSaidNotToBeNotedWhereThereIsNoRoom) {
   GoingNames nowhere(scratch_ / "absent/going", Start::kAnew);
-  EXPECT_FALSE(nowhere.note(path("outputs/a")));
+  EXPECT_FALSE(nowhere.note(paths({"outputs/a"})));
 }
 
 TEST_F(GoingNamesTest, HaveTheLastStatusOfWhatStoodThere) {
   const NodeId id{(std::uint64_t{7} << 32) | 9};
   struct stat status {};
   ASSERT_EQ(::stat("/", &status), 0);
-  names_.note(id, status);
+  names_.note({{id, status}});
   EXPECT_TRUE(next_daemons().statuses().empty());  // of no name
-  EXPECT_TRUE(names_.note(path("outputs/a")));
-  names_.note(id, status);
-  EXPECT_TRUE(names_.note(path("outputs/b")));
+  EXPECT_TRUE(names_.note(paths({"outputs/a"})));
+  names_.note({{id, status}});
+  EXPECT_TRUE(names_.note(paths({"outputs/b"})));
   EXPECT_TRUE(next_daemons().has_all());
   EXPECT_EQ(next_daemons().all(), (std::vector{path("outputs/a"), path("outputs/b")}));
   const auto statuses = next_daemons().statuses();

@@ -398,7 +398,7 @@ TEST_F(SyncError, IsToldThoughTheWorkdirWasNotFound) {
   disarm();
 }
 
-class NothingToSync : public Sweep {};
+using NothingToSync = Sweep;
 
 TEST_F(NothingToSync, TheKernelAsksOnce) {
   struct statfs kind {};
